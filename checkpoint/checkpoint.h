@@ -17,8 +17,7 @@ Theory:
         optimizer.safetensors   AdamW's moments: exp_avg.NAME and exp_avg_sq.NAME, in the weights' shapes (SGD's
                                 velocity is the first, and there is no second)
         sites.safetensors       for asynchronous sites (methods/async_schedule.h) only: the values of each site beside
-                                the global parameters, site.3.exp_avg.NAME and others, and messages in flight between
-                                sites
+                                the global parameters, site.3.exp_avg.NAME and others
         trainer.json            step, position in the data, options that a resumed run must not change; size and
                                 checksum of all other files
 A checkpoint is complete or it does not exist: everything is written into OUT/step_00001000.tmp, flushed to the disk

@@ -80,14 +80,15 @@ typedef struct NcclGroup {
     struct NcclGroup* next; // in the list of all that are open
 } NcclGroup;
 
-// Settings of the driver and of NCCL, which read them at their first call. The user's own settings are kept, except the
+// Settings of the driver and of NCCL, which read them at their first call. The user's own are kept, except how kernels
+// are loaded (many images set LAZY: the first launch of a kernel then waits for messages that wait for it) and the
 // number of hardware queues: Megatron-LM's users set 1, with which the messages of a pipeline wait for each other.
 // Returns the user's number, if it is another one; else 0.
 static inline int nccl_prepare(void) {
     const char* text = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
     const int users = text && atoi(text) != 32 ? atoi(text) : 0;
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1); // the most there can be
-    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     setenv("NCCL_RUNTIME_CONNECT", "0", 0);
     return users;
 }
@@ -430,7 +431,10 @@ static inline void comm_nccl_open(Comm* world) {
     CommCard* cards = (CommCard*)checked_calloc((size_t)world->size, sizeof(CommCard), "the ranks");
     comm_mpi_check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, cards, sizeof mine, MPI_BYTE, world->mpi), world,
                    "begin");
-    for (int rank = 0; rank < world->size; rank++) may_share = may_share && cards[rank].may_share;
+    for (int rank = 0; rank < world->size; rank++) {
+        may_share = may_share && cards[rank].may_share;
+        job->ranks_on_gpu += cards[rank].machine == mine.machine && strcmp(cards[rank].gpu, mine.gpu) == 0;
+    }
     const bool shared = comm_find_sharing(cards, world->size);
     const ncclUniqueId id = cards[0].id;
     free(cards);

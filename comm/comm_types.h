@@ -62,6 +62,7 @@ typedef struct {
     struct CommThread* thread; // list of the groups' threads (comm_progress_thread.h)
     struct NcclGroup* open;    // all of NCCL's communicators
     void* scratch;             // a few bytes of device memory
+    int ranks_on_gpu;          // ranks that have this rank's GPU; 0: not known
 } CommJob;
 
 static CommJob* comm_job; // for what has no group: process.stop, comm_check_errors

@@ -8,8 +8,8 @@ attention.h has the formulas and the layout:
 There are three families of kernels, none of which ever has a T x T matrix in memory:
 
     mma     16-bit floats in heads of 64 or 128 go through tensor cores, as in FlashAttention-2 (Dao 2023). This file
-    plain   All else (float32, other heads up to 256, arrays that are not aligned to 16 bytes) runs on ordinary cores,
-            simpler and many times slower: attention_plain.cuh
+    plain   All else (float32, other heads up to 256, heads of 128 where a block has less than 102 KB, arrays that are
+            not aligned to 16 bytes) runs on ordinary cores, simpler and many times slower: attention_plain.cuh
     wgmma   The same as mma, with instructions of Hopper GPUs: attention_hopper.cuh
 
 The environment variable ATTENTION=plain, mma or wgmma selects one of them, and ends the run where that is impossible.
@@ -518,10 +518,14 @@ static inline int default_tensor_family(void) {
 // The family for heads of HS numbers; packed: in arrays that are aligned to 16 bytes.
 static inline int attention_family(int HS, bool packed) {
     const int asked = *attention_asked();
-    const bool for_tensor_cores = sizeof(floatX) == 2 && (HS == 64 || HS == 128) && packed;
+    const bool fits = HS == 64 || gpu_properties()->sharedMemPerBlockOptin >= 102 << 10; // flash_backward_queries<128>
+    const bool for_tensor_cores = sizeof(floatX) == 2 && (HS == 64 || HS == 128) && packed && fits;
     if (asked >= MMA_FAMILY && !for_tensor_cores)
         die("ATTENTION=%s is for heads of 64 or 128 numbers of 16 bits in aligned arrays: not for %d of %d bits%s",
-            asked == MMA_FAMILY ? "mma" : "wgmma", HS, 8 * (int)sizeof(floatX), packed ? "" : ", not aligned");
+            asked == MMA_FAMILY ? "mma" : "wgmma", HS, 8 * (int)sizeof(floatX),
+            !fits    ? " on this GPU"
+            : packed ? ""
+                     : ", not aligned");
     if (asked == WGMMA_FAMILY && !has_hopper_code())
         die("ATTENTION=wgmma needs a GPU of compute capability 9.0, and a program that was made for it (GPU_ARCH=90a)");
     if (asked != ANY_FAMILY) return asked;
@@ -547,6 +551,8 @@ static inline Launch flash_launch(Attention s, int tile, size_t shared) {
 }
 static inline Launch plain_launch(Attention s, int arrays) { // of PLAIN_ROWS rows
     const int shared = (arrays * PLAIN_ROWS * plain_row(s.HS) + 4 * PLAIN_THREADS) * (int)sizeof(float);
+    const int most = (int)gpu_properties()->sharedMemPerBlockOptin;
+    if (shared > most) die("heads of %d need %d bytes of shared memory, of which this GPU has %d", s.HS, shared, most);
     return launch_shape((unsigned)(s.heads * blocks_for(s.T, PLAIN_ROWS)), PLAIN_THREADS, (size_t)shared);
 }
 

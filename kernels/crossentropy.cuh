@@ -5,7 +5,7 @@ float32. One block a row.
 crossentropy_fused reads a row of logits from memory once and writes it once. It computes maximum and sum together while
 the row comes in (online softmax, Milakov and Gimelshein 2018: when the maximum grows by d, the sum shrinks by e^-d),
 and keeps the row in shared memory for the second pass: 100 KB for 50304 16-bit logits, of which an H200 holds two per
-multiprocessor, so one row is loaded while another is computed. The part that does not fit (V > 113 000, or an older
+multiprocessor, so one row is loaded while another is computed. The part that does not fit (V > 115 200, or an older
 GPU) is read again.
 
 The four functions for a vocabulary in slices read the logits three times and write them once.
@@ -20,8 +20,10 @@ is the limit. So the rare cases, the row's end and its target, are branches per 
 #include "row_sum.cuh"
 #include "targets.h"
 
-// Threads for a row of n logits.
-static inline int row_threads(int n, int W, int most) { return (int)min_i64(most, 32 * blocks_for(n, 32 * W)); }
+// Threads for a row of n logits; n is 0 where a slice of the vocabulary is all padding.
+static inline int row_threads(int n, int W, int most) {
+    return (int)min_i64(most, 32 * max_i64(1, blocks_for(n, 32 * W)));
+}
 
 // In four packs, as load_four loads them, numbers after the last of n logits become -infinity.
 template <int W>

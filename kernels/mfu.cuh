@@ -65,11 +65,11 @@ static inline double gpu_peak_flops(const char* name) {
 }
 
 // A rank's part of its GPU's peak; 0 if that is not known. Ranks that share a GPU share its peak.
-static inline double device_peak_flops(int cores_here, int ranks_here) {
+static inline double device_peak_flops(int cores_here, int sharing) {
     char name[256];
     (void)cores_here;
     device_name(name, sizeof name);
-    return gpu_peak_flops(name) * fmin(1, (double)device_count() / ranks_here);
+    return gpu_peak_flops(name) / sharing;
 }
 
 // "peak 989 TFLOP/s by its data sheet", of all ranks together; written to text.

@@ -108,9 +108,9 @@ static inline double fma_peak_flops(int threads, double seconds) {
 }
 
 // A rank's part of the cores' peak: the peak of its threads, of which at most one per core counts.
-static inline double device_peak_flops(int cores_here, int ranks_here) {
+static inline double device_peak_flops(int cores_here, int sharing) {
     const int threads = openmp_threads();
-    return fma_peak_flops(threads, 0.05) * fmin(1, (double)cores_here / ((double)threads * ranks_here));
+    return fma_peak_flops(threads, 0.05) * fmin(1, (double)cores_here / ((double)threads * sharing));
 }
 
 // "measured peak 290 GFLOP/s", in bf16 "... by AVX-512 BF16", of all ranks together; written to text.

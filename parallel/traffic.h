@@ -96,7 +96,7 @@ static inline Traffic traffic_of_step(const Layout* layout, const ModelConfig* m
     traffic.ends = k * x * (first * stream.embedding + last * stream.head);
     traffic.ends += k * last * 3 * N * 2 * (t - 1) / t * single; // cross-entropy: maximum; sum and target
     if (!parallel->sequence_parallel && parallel->scatter) traffic.ends += k * boundaries.all * (t - 1) / t * value * x;
-    traffic.ends += reductions * traffic_of_replicated(layout);
+    traffic.ends += (parallel->canonical ? parallel->canonical / d : reductions) * traffic_of_replicated(layout);
 
     const double parts = parallel->sequence_parallel || parallel->scatter ? t : 1;
     traffic.pipeline = k * boundaries.to_other_ranks * x * layout->streams * value / parts;
@@ -107,7 +107,8 @@ static inline Traffic traffic_of_step(const Layout* layout, const ModelConfig* m
 
     // Gradients are scattered; then they or parameters are gathered. With ZeRO-2 both uses of an embedding are reduced.
     traffic.data = (d - 1) / d * (single * reductions + (parallel->zero ? value : single)) * (double)layout->elements;
-    if (m->tied && first && last && parallel->zero == 2) traffic.data += (d - 1) / d * single * k * embedding;
+    if (m->tied && first && last && parallel->zero == 2 && !parallel->canonical)
+        traffic.data += (d - 1) / d * single * k * embedding;
     return traffic;
 }
 

@@ -42,11 +42,11 @@ static inline void read_config(Trainer* t, Option* table, int n, const char* pat
 }
 
 // Reads the options that a run has left in --out, where the command line does not give others. A mesh on the command
-// line replaces the run's as a whole: the other options of that group, --micro-batch, --allreduce and --topology have
-// their defaults then, and so has --sites, unless the sites are asynchronous. --allreduce replaces --topology, too.
-// Rank 0 decides whether there is a file.
+// line replaces the run's as a whole: the other options of that group, --allreduce and --topology have their defaults
+// then; so have --micro-batch, unless sums are canonical, and --sites, unless they are asynchronous. --allreduce
+// replaces --topology, too. Rank 0 decides whether there is a file.
 static inline void read_run_options(Trainer* t, Option* table, int n) {
-    static const char* const of_mesh[] = {"micro-batch", "allreduce", "topology"};
+    static const char* const of_mesh[] = {"allreduce", "topology"};
     char path[CHECKPOINT_PATH];
     bool held[MAX_OPTIONS] = {false};
     Error error;
@@ -57,11 +57,12 @@ static inline void read_run_options(Trainer* t, Option* table, int n) {
     if (is_main(t))
         print_line("options   %s: what the command line does not say%s", path, mesh ? "; without its mesh" : "");
     held[option_find(table, n, "topology") - table] = option_given(table, n, "allreduce");
-    Option* sites = option_find(table, n, "sites");
-    const bool order = mesh && !sites->given; // of a sum, where sites are not asynchronous
+    Option *sites = option_find(table, n, "sites"), *batch = option_find(table, n, "micro-batch");
+    const bool order = mesh && !sites->given, cut = mesh && !batch->given; // of sums: the defaults, with exceptions
     if (mesh) {
         for (Option* row = option_find(table, n, "tp"); row->type != OPTION_HEADING; row++) held[row - table] = true;
-        for (int i = 0; i < 3; i++) held[option_find(table, n, of_mesh[i]) - table] = true;
+        for (int i = 0; i < 2; i++) held[option_find(table, n, of_mesh[i]) - table] = true;
+        held[option_find(table, n, "canonical") - table] = false;
     }
     for (int i = 0; i < n; i++) {
         held[i] = held[i] && !table[i].given;
@@ -70,6 +71,7 @@ static inline void read_run_options(Trainer* t, Option* table, int n) {
     read_config(t, table, n, path, "");
     for (int i = 0; i < n; i++) table[i].given &= !held[i];
     if (order && t->settings.dp_mode == DP_SYNC) t->settings.sites = sites->given = false;
+    if (cut && !t->settings.canonical) t->settings.micro_batch = batch->given = false;
 }
 
 // --help, --version: prints them, and returns whether one was asked for.

@@ -282,7 +282,7 @@ static inline ParallelConfig settings_parallel(Settings* o, int rank, int64_t th
 }
 
 // Sets the batch sizes that were not given: 16 sequences, in micro-batches of at most 16, small enough that a pipeline
-// has four times as many of them as stages if possible.
+// has four times as many of them as stages if possible; with --canonical a leaf each, on every mesh.
 static inline void settings_batch(Settings* o) {
     const int64_t many = o->pp > 1 ? 4 * o->pp : 1;
     const int64_t groups = schedule_group((ScheduleKind)o->schedule, (int)o->pp); // divides a replica's micro-batches
@@ -297,7 +297,8 @@ static inline void settings_batch(Settings* o) {
     const int64_t replica = o->global_batch / o->dp;
     const bool halves = o->tp_comm_overlap && settings_is_training(o);
     if (!o->micro_batch) {
-        o->micro_batch = max_i64(1, min_i64(16, replica / many));
+        const int64_t leaf = settings_is_training(o) && o->canonical ? o->global_batch / o->canonical : replica / many;
+        o->micro_batch = max_i64(1, min_i64(16, leaf));
         while (o->micro_batch > 1 && (replica % o->micro_batch != 0 || replica / o->micro_batch % groups != 0))
             o->micro_batch--;
     }

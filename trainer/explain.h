@@ -135,7 +135,10 @@ static void explain_tensor(Explanation* e) {
             e->stage->split_backward ? "" : " Those of the backward pass run while weight gradients are computed.");
     if (replicated > 0)
         SAY(" Gradients of slices that several ranks hold are added up over these, once a %s: %s a rank.",
-            e->parallel->zero == 2 ? "micro-batch" : "step", bytes_words(replicated).text);
+            e->parallel->canonical   ? "leaf"
+            : e->parallel->zero == 2 ? "micro-batch"
+                                     : "step",
+            bytes_words(replicated).text);
     SAY(" Rank 0 sends %s a step in its tensor group.", bytes_words(e->sends.tensor).text);
     if (e->mesh->p > 1)
         SAY(" Rank %d sends %s.", mesh_size(e->mesh) - e->mesh->t * e->mesh->d, bytes_words(e->last_sends.tensor).text);

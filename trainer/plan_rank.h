@@ -164,7 +164,7 @@ static inline void free_this_rank(Trainer* t) {
 static inline void check_memory(Trainer* t, double group_bytes) {
     double most[2] = {rank_bytes(t, &t->stage), group_bytes};
     comm_all_reduce(&t->world, most, 2, COMM_DOUBLE, COMM_MAX);
-    const double there = device_free_bytes(), needed = most[0] * device_ranks_sharing(t->place.ranks_here);
+    const double there = device_free_bytes(), needed = most[0] * t->sharing;
     const ByteUnit unit = byte_unit(needed, true), group_unit = byte_unit(most[1], most[1] >= 1e9);
     Error error;
     if (most[1] > 0 && is_main(t))

@@ -165,7 +165,8 @@ static inline void add_mesh_options(OptionTable* table, Settings* o) {
                     "compute a micro-batch as two halves in turn; tensor sums of one are in flight meanwhile"),
         option_int("zero", &o->zero, 0, 2, "1: optimizer state divided over dp, 2: gradients too"),
         option_int("canonical", &o->canonical, 0, 1 << 10,
-                   "gradients add up in a tree of N leaves, a power of two: the same bits for every --dp and --pp"),
+                   "gradients add up in a tree of N leaves, a power of two: the same bits for every --dp and --pp, if "
+                   "--micro-batch stays"),
         option_choice("recompute", &o->recompute, "none|selective|full",
                       "what the backward pass computes again to save memory: norms and activation function, or all"),
         option_flag("no-scatter-gather", &o->no_scatter_gather,

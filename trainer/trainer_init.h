@@ -8,6 +8,7 @@ trainer/trainer_init.h: from the command line to a trainer that is ready, in ord
 #pragma once
 
 #include "command_line.h"
+#include "generate.h"
 #include "logger.h"
 #include "open_data.h"
 #include "plan_rank.h"
@@ -61,7 +62,10 @@ static inline void open_device(Trainer* t) {
     watchdog_open(&t->watch, &t->world, (double)t->settings.watchdog);
     if (trains) stop_listen(); // else there is nothing to save
     device_open(t->place.rank_here);
+    if (t->settings.canonical) setenv("MATMUL_TIMING", "0", 0); // a choice by time is each process's own
     comm_open_device(&t->world);
+    const CommJob* job = t->world.job; // knows more than the number of GPUs: a rank may see its own alone
+    t->sharing = job && job->ranks_on_gpu ? job->ranks_on_gpu : device_ranks_sharing(t->place.ranks_here);
 }
 
 // Opens the data and its vocabulary, and returns the model, of the options, of --init or of a checkpoint.
@@ -132,6 +136,10 @@ static inline void open_loaders_and_exports(Trainer* t) {
     Error error;
     if (trains) open_loaders(t, held_out_blocks(o));
     open_evaluations(t);
+    if (o->generate) { // all ranks refuse a text of another vocabulary
+        TokenList prompt = encode_prompt(t);
+        token_list_free(&prompt);
+    }
     if (o->export_to) check_all_ranks(t, export_open(&t->export_to, o->export_to, &error), &error);
     check_forward_schedules(t);
 }
@@ -150,7 +158,7 @@ static inline bool trainer_init(Trainer* t, int argc, char** argv) {
     open_loaders_and_exports(t);
     if (!t->settings.dry_run && settings_is_training(&t->settings)) {
         comm_barrier(&t->world);
-        t->peak_flops = device_peak_flops(t->place.cores_here, t->place.ranks_here);
+        t->peak_flops = device_peak_flops(t->place.cores_here, t->sharing);
         comm_all_reduce(&t->world, &t->peak_flops, 1, COMM_DOUBLE, COMM_SUM);
     }
     return true;
