@@ -412,13 +412,11 @@ static inline CommCard comm_card(const Comm* world) {
     return card;
 }
 
-static inline bool comm_find_sharing(const CommCard* cards, int size) {
-    for (int b = 1; b < size; b++) {
-        for (int a = 0; a < b; a++) {
-            if (cards[a].machine == cards[b].machine && strcmp(cards[a].gpu, cards[b].gpu) == 0) return true;
-        }
-    }
-    return false;
+// How many ranks have the GPU of this card.
+static inline int comm_ranks_on_gpu(const CommCard* cards, int size, const CommCard* of) {
+    int n = 0;
+    for (int i = 0; i < size; i++) n += cards[i].machine == of->machine && strcmp(cards[i].gpu, of->gpu) == 0;
+    return n;
 }
 
 // Decides which backend has device memory, from the cards of all ranks, and opens the world's communicator. All ranks
@@ -426,16 +424,16 @@ static inline bool comm_find_sharing(const CommCard* cards, int size) {
 static inline void comm_nccl_open(Comm* world) {
     CommJob* job = world->job;
     int version = 0;
-    bool may_share = true;
+    bool may_share = true, shared = false;
     const CommCard mine = comm_card(world);
     CommCard* cards = (CommCard*)checked_calloc((size_t)world->size, sizeof(CommCard), "the ranks");
     comm_mpi_check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, cards, sizeof mine, MPI_BYTE, world->mpi), world,
                    "begin");
     for (int rank = 0; rank < world->size; rank++) {
         may_share = may_share && cards[rank].may_share;
-        job->ranks_on_gpu += cards[rank].machine == mine.machine && strcmp(cards[rank].gpu, mine.gpu) == 0;
+        shared = shared || comm_ranks_on_gpu(cards, world->size, &cards[rank]) > 1;
     }
-    const bool shared = comm_find_sharing(cards, world->size);
+    job->ranks_on_gpu = comm_ranks_on_gpu(cards, world->size, &mine);
     const ncclUniqueId id = cards[0].id;
     free(cards);
     if (shared && !may_share) {
