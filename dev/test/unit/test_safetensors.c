@@ -297,12 +297,12 @@ static void test_not_files(void) {
 // The bytes of a small plan, all of them.
 static void test_plan_bytes(void) {
     SafeTensor tensors[] = {tensor_of("w\"1", SAFE_BF16, 2, 2, 3, 0), tensor_of("x", SAFE_F32, 0, 0, 0, 0),
-                            tensor_of("e", SAFE_U8, 1, 0, 0, 0), tensor_of("y", SAFE_F32, 1, 2, 0, 0)};
+                            tensor_of("e", SAFE_F4, 1, 2, 0, 0), tensor_of("y", SAFE_F32, 1, 2, 0, 0)};
     const SafeMetadata metadata[] = {{"format", "pt"}, {"k\n", ""}};
     const char* json = "{\"__metadata__\":{\"format\":\"pt\",\"k\\n\":\"\"},"
                        "\"w\\\"1\":{\"dtype\":\"BF16\",\"shape\":[2,3],\"data_offsets\":[12,24]},"
                        "\"x\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]},"
-                       "\"e\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[24,24]},"
+                       "\"e\":{\"dtype\":\"F4\",\"shape\":[2],\"data_offsets\":[24,25]},"
                        "\"y\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}";
     const size_t bytes = round_up(strlen(json), 8);
     SafeTensorsLayout plan;
@@ -313,7 +313,7 @@ static void test_plan_bytes(void) {
     uint64_t length;
     memcpy(&length, plan.header, 8);
     check(padded && length == bytes, "its header is %.*s", (int)bytes, plan.header + 8);
-    check(plan.file_bytes == plan.header_bytes + 24, "its file has %lld bytes", (long long)plan.file_bytes);
+    check(plan.file_bytes == plan.header_bytes + 25, "its file has %lld bytes", (long long)plan.file_bytes);
     const int64_t offsets[] = {12, 0, 24, 4};
     bool placed = true;
     for (int i = 0; i < 4; i++) placed = placed && tensors[i].offset == plan.header_bytes + offsets[i];
