@@ -310,11 +310,6 @@ static void reference_open(Reference* r) {
     }
 }
 
-static void reference_close(Reference* r) {
-    for (int m = 0; m < 2; m++) free(r->sums[m]);
-    json_free(&r->json);
-}
-
 // A trainer of this mesh with the reference's weights and the evaluation.
 static void open_mesh(Trainer* t, const Comm* world, int model, const char* mesh, const char* init) {
     char line[1024];
@@ -433,6 +428,7 @@ int main(int argc, char** argv) {
             test_mesh(&world, &alone, &reference, model, meshes[i].line, meshes[i].exact);
     }
     comm_free(&alone);
-    reference_close(&reference);
+    free(reference.sums[0]), free(reference.sums[1]);
+    json_free(&reference.json);
     return world_close(&world);
 }

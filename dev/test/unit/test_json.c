@@ -128,9 +128,9 @@ static void test_errors(void) {
     // A NUL byte is not the end of a text, and nothing is after it unseen.
     Json json;
     Error error;
-    check(!parse_bytes(&json, "[]\0", 3, &error), "refused: NUL behind the value");
-    check(!parse_bytes(&json, "\"a\0b\"", 5, &error), "refused: NUL in a string");
-    check(!parse_bytes(&json, "\"\\\0\"", 4, &error), "refused: NUL after a backslash");
+    check(!parse_bytes(&json, "[]\0", 3, &error) && !parse_bytes(&json, "\"a\0b\"", 5, &error) &&
+              !parse_bytes(&json, "\"\\\0\"", 4, &error),
+          "refused: NUL behind a value, in a string, and after a backslash");
 
     // A hostile name does not get into the terminal, nor does it push the message out of the line.
     char name[1200] = "\\u001b[31m\xC3\xA9", text[3000];

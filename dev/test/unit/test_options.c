@@ -251,12 +251,12 @@ static void test_refused(void) {
         const bool fits = i == sizeof texts / sizeof *texts;
         v.file = i < sizeof texts / sizeof *texts ? texts[i] : longest;
         if (i > sizeof texts / sizeof *texts) strcpy(longest + 4095, "x");
+        Option* file = option_find(table, n, "file");
         check(options_check_file(table, n, &error), "what was not given is not looked at");
-        option_find(table, n, "file")->given = true;
-        check(options_check_file(table, n, &error) == fits, "a value of %zu bytes is %s", strlen(v.file),
-              fits ? "taken" : "refused");
-        check(fits || strstr(error.text, "--file"), "  by its name");
-        check(option_text(text, 4096, option_find(table, n, "file")) == fits, "  and it has no text");
+        file->given = true;
+        check(options_check_file(table, n, &error) == fits && option_text(text, 4096, file) == fits &&
+                  (fits || strstr(error.text, "--file")),
+              "a value of %zu bytes is %s", strlen(v.file), fits ? "taken" : "refused, and has no text");
     }
 }
 

@@ -361,14 +361,16 @@ static void test_questions(bool cores, int questions) {
     static const int ranks[] = {1, 2, 4, 4, 6, 8, 8, 12, 16};
     Tally tally = {};
     for (int i = 0; i < questions; i++) {
-        const ModelConfig model = small_model();
-        const int n = cores ? draw(1, 8) : ranks[draw(0, 8)];
+        ModelConfig model = small_model();
+        int n = cores ? draw(1, 8) : ranks[draw(0, 8)];
+        if (i < 2) model.L = 7, n = 2; // chunks of different length and GPipe, which have to be asked for
         Cluster cluster = cores ? cores_cluster(draw(1, 8), 1e10, 1e12, n) : cluster_named(clusters[draw(0, 3)]);
         if (!cores) cluster.node_gpus = 1 << draw(0, 3);
         Question q = question(&model, n, n * draw(1, 4), &cluster, cores ? "threefold-cpu" : software[draw(0, 4)]);
         q.rows = draw(1, 12);
         StepMethods methods[4];
         if (chance(2)) settle_some(&q, 5);
+        if (i < 2) settle(&q, i ? "p 2 schedule gpipe" : "p 2 v 3");
         if (q.software->ours && chance(2)) ask_methods(&q, &cluster, methods);
         cluster.device.memory = chance(4) ? 0 : scarce_memory(&q); // 0: not known, and not limited
         ask(&tally, &q);
