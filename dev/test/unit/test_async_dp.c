@@ -98,7 +98,6 @@ typedef struct {
 
 // Takes a run to its end.
 static void record_run(Trainer* t, Record* record) {
-    const Stage* s = &t->stage;
     const int64_t first = t->step;
     const Bytes sent = bytes_sent(t);
     memset(record, 0, sizeof *record);
