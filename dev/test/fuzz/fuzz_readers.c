@@ -1,6 +1,6 @@
 /*
 fuzz_readers.c: no bytes in a file that the trainer or the planner reads may crash it; and what they accept is used: a
-cluster is priced, a network gets every all-reduce, options are written and read again.
+cluster is priced, a network gets every all-reduce, a configuration is written and read again.
 
 The first byte of an input chooses the reader; the rest is a right file, damaged in a few places. Files of tokens, of
 tensors, of a vocabulary and of multiple choice have fuzzers of their own.
@@ -122,34 +122,14 @@ static bool read_log(const File* file, Error* error) {
     return kept > 0 || fail(error, "%s: nothing of it", file->path);
 }
 
-static char* text_of_options(const Option* table, int n) {
-    char* text;
-    size_t size;
-    FILE* out = open_memstream(&text, &size);
-    if (!out) die("out of memory");
-    options_write(table, n, out);
-    if (fclose(out) != 0) die("out of memory");
-    return text;
-}
-
 static bool read_options(const File* file, Error* error) {
-    static Settings settings, settings_back;
-    static Option table[MAX_OPTIONS], table_back[MAX_OPTIONS];
+    static Settings settings;
+    static Option table[MAX_OPTIONS];
     if (memchr(file->text, 0, file->size)) return fail(error, "%s: a zero byte", file->path);
     char* copy = (char*)checked_calloc(file->size + 1, 1, "options");
     memcpy(copy, file->text, file->size);
-    settings = settings_back = settings_default();
-    const int n = settings_table(table, &settings);
-    settings_table(table_back, &settings_back);
-    const bool ok = options_read(table, n, copy, file->path, error);
-    Error why;
-    if (ok && options_check_file(table, n, &why)) {
-        char *first = text_of_options(table, n), *words = strdup(first);
-        REQUIRE(words && options_read(table_back, n, words, "back", &why));
-        char* second = text_of_options(table_back, n);
-        REQUIRE(strcmp(first, second) == 0);
-        free(first), free(second), free(words);
-    }
+    settings = settings_default();
+    const bool ok = options_read(table, settings_table(table, &settings), copy, file->path, error);
     free(copy);
     return ok;
 }
@@ -253,8 +233,13 @@ static void add_options(void) {
     Option table[MAX_OPTIONS];
     const int n = settings_table(table, &settings);
     settings.out = settings.data = settings.generate = "some text";
-    char* text = text_of_options(table, n); // what is set stands there behind a #
-    for (char* c = text; *c; c++) {
+    char* text;
+    size_t size;
+    FILE* out = open_memstream(&text, &size);
+    if (!out) die("out of memory");
+    options_write(table, n, out);
+    fclose(out);
+    for (char* c = text; *c; c++) { // what is set stands there behind a #
         if (strncmp(c, "\n# --", 5) == 0 && (c - text) % 3) c[1] = ' ';
     }
     add_text(OPTIONS, text);

@@ -3,17 +3,6 @@ test_comm.c: every operation of comm.h against its definition, computed from val
 element). Rank 0 prints; a check passes if it passes on every rank.
 
     ranks: 1 2 3 4 5 8
-
-With one of these words as argument the program does one thing that ends it, to be looked at from outside (a script):
-    die         the last rank dies while the others wait for it         1 line of ours, exit status 1
-    usage       all ranks find wrong arguments                          1 line, without a rank; status 2
-    lonely      only the last rank finds wrong arguments                1 line, within some seconds; status 2
-    together    all ranks find the same error                           1 line, without a rank; status 2
-    differ      the last rank passes another text                       1 line, status 2
-    length      rank 0 sends 12 floats, the last rank expects 7         1 line that names both lengths; status 1
-    short       rank 0 sends 5 floats, the last rank expects 7          the same
-    peer        a message to a rank that does not exist                 1 line, status 1
-    place       prints every rank's share of the machine                status 0
 */
 #include "../../../comm/check_same.h"
 #include "comm_test.h"
@@ -355,52 +344,11 @@ static void test_fingerprints(void) {
     check_all(true, "equal texts pass");
 }
 
-// ---- Things that end the program --------------------------------------------------------------------------------
-
-static int run_mode(const char* mode) {
-    const int last = world.size - 1;
-    if (strcmp(mode, "die") == 0 && world.rank == last) die("the test says so");
-    if (strcmp(mode, "usage") == 0) die_usage("the test says so");
-    if (strcmp(mode, "lonely") == 0 && world.rank == last) die_usage("the test says so");
-    if (strcmp(mode, "together") == 0) comm_abort_all(&world, EXIT_ARGUMENTS, "--tp 7: the test says so");
-    if (strcmp(mode, "differ") == 0) {
-        const char* mine = world.rank == last ? "train --steps 30 --lr 1" : "train --steps 20 --lr 1";
-        comm_check_same(&world, "arguments", mine, "start all ranks with the same arguments");
-        return 0; // one rank agrees with itself
-    }
-    if (strcmp(mode, "length") == 0 || strcmp(mode, "short") == 0) {
-        float x[12] = {0};
-        const int sent = mode[0] == 'l' ? 12 : 5;
-        Comm group = comm_split(&world, 0, world.rank, "group", COMM_WIDE);
-        CommRequest r = {};
-        if (world.rank == 0) r = comm_send_start(&group, x, sent, COMM_FLOAT, last, 4);
-        if (world.rank == last) {
-            CommRequest receive = comm_receive_start(&group, x, 7, COMM_FLOAT, 0, 4);
-            comm_wait(&receive);
-        }
-        comm_wait(&r);
-    }
-    if (strcmp(mode, "peer") == 0 && world.rank == last) comm_send_start(&world, NULL, 0, COMM_FLOAT, world.size, 0);
-    if (strcmp(mode, "place") == 0) {
-        RankPlacement place;
-        int32_t mine[MAX_CORES];
-        comm_share_cores(&world, &place);
-        const int n = cores_of_this_process(mine);
-        printf("rank %d: %d machines, rank %d of %d here, %d cores here, %d own, %d threads\n", world.rank,
-               place.machines, place.rank_here, place.ranks_here, place.cores_here, n, place.threads);
-        comm_close(&world);
-        return 0;
-    }
-    comm_barrier(&world); // for the rank that died
-    return 0;
-}
-
 int main(int argc, char** argv) {
     process.name = "test_comm";
     const bool launched = comm_is_launched();
     comm_open(&world);
     const bool full = !(argc > 1 && strcmp(argv[1], "--short") == 0);
-    if (argc > 1 && full) return run_mode(argv[1]);
     check_all(world.size == comm_launched_size() && (launched || world.size == 1) && world.rank < world.size &&
                   process.rank == (world.size > 1 ? world.rank : -1) && strcmp(world.name, "world") == 0,
               "%d rank%s", world.size, world.size == 1 ? "" : "s");

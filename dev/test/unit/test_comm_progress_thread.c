@@ -5,12 +5,6 @@ continue while all ranks compute and call nothing.
 
     ranks: 1 4
     ranks sanitized: 2
-
-With one of these words as argument the program ends at once, while threads are at work, to be looked at from outside:
-    length      the last rank's thread receives less than it expects   1 line that names both lengths; status 1
-    die         the last rank dies                                     1 line, status 1
-    usage       all ranks find wrong arguments                         1 line, without a rank; status 2
-    left        nothing is wrong, but no rank waits for its operations; status 0
 */
 #include "../../../comm/collectives/collectives.h"
 #include "comm_test.h"
@@ -320,40 +314,10 @@ static void test_groups(void) {
     check_all(ok, "threads come and go");
 }
 
-// ---- Ends -------------------------------------------------------------------------------------------------------
-
-static void end_by(const char* how) {
-    Comm group = group_open("ends", NULL, true, true), planned = group_open("planned", "ring", true, true);
-    static float x[100000], y[100000];
-    const bool last = world.rank == world.size - 1;
-    CommRequest r = comm_all_reduce_start(&planned, y, 100000, COMM_FLOAT, COMM_SUM), message, never;
-    memset(&message, 0, sizeof message);
-    comm_barrier(&group);
-    never = comm_receive_start(&group, y, 1, COMM_FLOAT, (world.rank + 1) % world.size, 99);
-    if (strcmp(how, "length") == 0) {
-        if (world.rank == 0) message = comm_send_start(&group, x, 5, COMM_FLOAT, world.size - 1, 6);
-        if (last) message = comm_receive_start(&group, x, 7, COMM_FLOAT, 0, 6);
-        if (last) compute(20);
-        comm_wait(&message);
-        comm_wait(&never);
-    }
-    if (strcmp(how, "die") == 0) {
-        if (last) die("the test says so");
-        comm_wait(&never);
-    }
-    if (strcmp(how, "usage") == 0) die_usage("the test says so");
-    if (strcmp(how, "left") != 0) die_usage("%s: what is that?", how);
-    comm_wait(&r);
-    comm_close(&world);
-    exit(0);
-}
-
 int main(int argc, char** argv) {
     process.name = "test_comm_progress_thread";
     comm_open(&world);
     const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
-    const double seconds = 1;
-    if (argc > 1 && !brief) end_by(argv[1]);
     static const char* const algorithms[] = {NULL, "ring", "halving-doubling", "multitree"};
     for (int i = 0; i < 4; i++) {
         test_each(algorithms[i], i % 2 == 0, brief ? 100 : 300);
@@ -361,8 +325,8 @@ int main(int argc, char** argv) {
         test_many(algorithms[i], brief ? 2 : 5);
     }
     for (int i = 0; i < (brief ? 2 : 4); i++) {
-        while (attempt()) test_alone(algorithms[i], true, seconds);
-        while (attempt()) test_alone(algorithms[i], false, i == 1 ? seconds : 0.5);
+        while (attempt()) test_alone(algorithms[i], true, 1);
+        while (attempt()) test_alone(algorithms[i], false, i == 1 ? 1 : 0.5);
     }
     test_groups();
     comm_open_thread(&world, true); // comm_close ends it

@@ -138,33 +138,17 @@ static bool each_says(const char* const* names, int n, bool (*says)(void), bool 
 // The environment that launchers and users set.
 static void test_environment(void) {
     enum { LAUNCHERS = 9, ASKED = 11, MAP_BY = 18, SETTINGS = 20, NAMES = 25 };
-    static const char* const names[NAMES] = {"OMPI_COMM_WORLD_SIZE",
-                                             "PMI_RANK",
-                                             "PMI_SIZE",
-                                             "PMI_FD",
-                                             "PMIX_RANK",
-                                             "MPI_LOCALNRANKS",
-                                             "PALS_RANKID",
-                                             "FLUX_TASK_RANK",
-                                             "MV2_COMM_WORLD_SIZE",
-                                             "FLUX_JOB_SIZE",
-                                             "SLURM_STEP_NUM_TASKS",
-                                             "OMPI_MCA_hwloc_base_binding_policy",
-                                             "OMPI_MCA_hwloc_base_bind_to_core",
-                                             "OMPI_MCA_hwloc_base_cpu_set",
-                                             "OMPI_MCA_hwloc_base_cpu_list",
-                                             "OMPI_MCA_rmaps_base_cpus_per_rank",
-                                             "OMPI_MCA_rmaps_rank_file_path",
-                                             "OMPI_MCA_orte_rankfile",
-                                             "OMPI_MCA_rmaps_base_mapping_policy",
-                                             "OMPI_MCA_orte_bound_at_launch",
-                                             "OMP_NUM_THREADS",
-                                             "OMP_PROC_BIND",
-                                             "OMP_PLACES",
-                                             "GOMP_CPU_AFFINITY",
-                                             "KMP_AFFINITY"};
+    static char list[] =
+        "OMPI_COMM_WORLD_SIZE PMI_RANK PMI_SIZE PMI_FD PMIX_RANK MPI_LOCALNRANKS PALS_RANKID FLUX_TASK_RANK "
+        "MV2_COMM_WORLD_SIZE FLUX_JOB_SIZE SLURM_STEP_NUM_TASKS OMPI_MCA_hwloc_base_binding_policy "
+        "OMPI_MCA_hwloc_base_bind_to_core OMPI_MCA_hwloc_base_cpu_set OMPI_MCA_hwloc_base_cpu_list "
+        "OMPI_MCA_rmaps_base_cpus_per_rank OMPI_MCA_rmaps_rank_file_path OMPI_MCA_orte_rankfile "
+        "OMPI_MCA_rmaps_base_mapping_policy OMPI_MCA_orte_bound_at_launch OMP_NUM_THREADS OMP_PROC_BIND OMP_PLACES "
+        "GOMP_CPU_AFFINITY KMP_AFFINITY";
+    const char* names[NAMES];
     char* saved[NAMES];
     for (int i = 0; i < NAMES; i++) {
+        names[i] = strtok(i ? NULL : list, " ");
         saved[i] = getenv(names[i]) ? strdup(getenv(names[i])) : NULL;
         unsetenv(names[i]);
     }

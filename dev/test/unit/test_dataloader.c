@@ -210,19 +210,15 @@ static void test_refused_sizes(void) {
 // Each place where a token can be too large: named with file, place in that file, token and vocabulary.
 static void test_vocabulary(TokenFormat format, uint32_t large) {
     enum { HALF = 5000, T = 100 };
-    static uint32_t tokens[HALF];
-    for (int i = 0; i < HALF; i++) tokens[i] = some_token((uint64_t)i, 200);
+    static uint32_t tokens[2 * HALF];
+    some_tokens(tokens, 2 * HALF, 200);
     const int64_t places[] = {4950, 5000, 5049, 9801, 9900, 2 * HALF - 1}; // beyond the 4096 that init looks at
     for (size_t p = 0; p < sizeof places / sizeof places[0]; p++) {
-        const char* names[2] = {"vocab_0.bin", "vocab_1.bin"};
-        for (int f = 0; f < 2; f++) {
-            int64_t inside = places[p] - f * HALF;
-            bool here = inside >= 0 && inside < HALF;
-            uint32_t kept = here ? tokens[inside] : 0;
-            if (here) tokens[inside] = large;
-            write_tokens(names[f], format, tokens, HALF);
-            if (here) tokens[inside] = kept;
-        }
+        const uint32_t kept = tokens[places[p]];
+        tokens[places[p]] = large;
+        write_tokens("vocab_0.bin", format, tokens, HALF);
+        write_tokens("vocab_1.bin", format, tokens + HALF, HALF);
+        tokens[places[p]] = kept;
         TokenFiles files = open_or_die("vocab_*.bin");
         DataLoader loader;
         Error error = {""}, unused;

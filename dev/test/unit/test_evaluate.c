@@ -200,7 +200,6 @@ static void test_damage(const char* path) {
     f.header[2] = 1;
     write_choices(path, &f, 0);
     refused("a completion without tokens", path, "example 0");
-    refused("no file", "build/there_is_none", "there_is_none");
     refused("an empty name", CHOICES ",", "an empty name");
     refused("a pattern of choices and others", REFERENCE "evaluation.*", "no file of multiple choice");
     refused("less than a header", "dev/test/reference/evaluation.json", "no file of multiple choice");
@@ -311,11 +310,6 @@ static void reference_open(Reference* r) {
     }
 }
 
-static void reference_close(Reference* r) {
-    for (int m = 0; m < 2; m++) free(r->sums[m]);
-    json_free(&r->json);
-}
-
 // A trainer of this mesh with the reference's weights and the evaluation.
 static void open_mesh(Trainer* t, const Comm* world, int model, const char* mesh, const char* init) {
     char line[1024];
@@ -414,12 +408,11 @@ static void test_mesh(const Comm* world, const Comm* alone, const Reference* r, 
 }
 
 int main(int argc, char** argv) {
-    const char* only = argc > 2 && strcmp(argv[1], "--only") == 0 ? argv[2] : NULL;
     const bool few = argc > 1 && strcmp(argv[1], "--short") == 0; // every third mesh, with one model
     Comm world = world_open("test_evaluate");
     Reference reference;
     reference_open(&reference);
-    if (world.size == 1 && (!only || strcmp(only, "pure") == 0)) {
+    if (world.size == 1) {
         char path[300];
         make_temporary(path, sizeof path, "test_evaluate");
         test_choice_rows(path);
@@ -430,12 +423,12 @@ int main(int argc, char** argv) {
     }
     Comm alone = comm_split(&world, world.rank, 0, "alone", COMM_WIDE);
     for (size_t i = 0; i < sizeof meshes / sizeof meshes[0]; i++) {
-        if (meshes[i].ranks != world.size || (only && strcmp(meshes[i].line, only) != 0)) continue;
-        if (few && i % 3 != 0) continue;
+        if (meshes[i].ranks != world.size || (few && i % 3 != 0)) continue;
         for (int model = 0; model < (few ? 1 : 2); model++)
             test_mesh(&world, &alone, &reference, model, meshes[i].line, meshes[i].exact);
     }
     comm_free(&alone);
-    reference_close(&reference);
+    free(reference.sums[0]), free(reference.sums[1]);
+    json_free(&reference.json);
     return world_close(&world);
 }

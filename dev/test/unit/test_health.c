@@ -175,29 +175,20 @@ static int64_t on_all(Trainer* t, int64_t n) {
     return n;
 }
 
-// Parameters, moments, and masters, as bits.
-static uint64_t hash_of_state(const Trainer* t) {
+// Moments and masters, and parameters, as bits. A step that is skipped rounds parameters again that have masters.
+static uint64_t hash_of_state(const Trainer* t, bool params) {
     const Stage* s = &t->stage;
     const int64_t n = s->layout.elements, share = s->layout.parallel.zero ? n / s->layout.parallel.mesh.d : n;
     float* host = (float*)checked_malloc((size_t)n * sizeof(float), "test");
     uint64_t hash = 0;
     device_to_floats(host, s->params, n);
-    if (!HAS_MASTER_WEIGHTS) hash += checksum_of(host, 4 * n, 0); // else a step that is skipped rounds them again
+    if (params || !HAS_MASTER_WEIGHTS) hash += checksum_of(host, 4 * n, 0);
     const float* state[] = {s->moment1, s->moment2, HAS_MASTER_WEIGHTS ? s->master : NULL};
     for (int what = 0; what < 3; what++) {
         if (!state[what]) continue;
         device_to_host(host, state[what], (size_t)share * sizeof(float));
         hash += checksum_of(host, 4 * share, (what + 1) * n);
     }
-    free(host);
-    return hash;
-}
-
-static uint64_t hash_of_params(const Trainer* t) {
-    const int64_t n = t->stage.layout.elements;
-    float* host = (float*)checked_malloc((size_t)n * sizeof(float), "test");
-    device_to_floats(host, t->stage.params, n);
-    const uint64_t hash = checksum_of(host, 4 * n, 0);
     free(host);
     return hash;
 }
@@ -352,16 +343,14 @@ static const struct {
 
 // ---- Steps that are skipped -------------------------------------------------------------------------------------
 
-static void clear_folder(const Comm* world, char* folder, bool make) {
+static void clear_folder(const Comm* world, char* folder) {
     snprintf(folder, 64, "build/test_health.%d", world->size);
-    if (world->rank == 0 && make) {
-        for (int step = 1; step < 20; step++) { // of a run that was killed
-            char path[128];
-            snprintf(path, sizeof path, "%s/step_%08d", folder, step);
-            checkpoint_remove(path);
-        }
-        mkdir(folder, 0777);
+    for (int step = 1; step < 20 && world->rank == 0; step++) { // of a run that was killed, too
+        char path[128];
+        snprintf(path, sizeof path, "%s/step_%08d", folder, step);
+        checkpoint_remove(path);
     }
+    if (world->rank == 0) mkdir(folder, 0777);
 }
 
 // Makes a step. What it prints goes to text.
@@ -383,10 +372,10 @@ static void skip_run(const Comm* world, const char* line) {
     static Trainer t;
     enum { STEPS = 7, SKIPPED = 4 }; // the fourth
     char skips[256], folder[64], said[4096];
-    uint64_t end = 0, clean = 0;
+    uint64_t end = 0;
     int wrong = 0;
     snprintf(skips, sizeof skips, "%s --on-nan skip", line);
-    clear_folder(world, folder, true);
+    clear_folder(world, folder);
     comm_barrier((Comm*)world);
     for (int run = 0; run < 2; run++) { // the second resumes from the first one's checkpoint
         trainer_open(&t, world, skips, run ? folder : NULL, run == 1);
@@ -394,7 +383,7 @@ static void skip_run(const Comm* world, const char* line) {
         wrong += run == 1 && t.step != SKIPPED;
         while (t.step < STEPS) {
             const int64_t step = t.step + 1, position = t.sequences;
-            const uint64_t before = hash_of_state(&t);
+            const uint64_t before = hash_of_state(&t, false);
             planted.t = step == SKIPPED ? &t : NULL;
             planted.rank = world->size - 1;
             planted.layer = t.stage.layout.chunk[0].first_layer;
@@ -404,7 +393,7 @@ static void skip_run(const Comm* world, const char* line) {
             planted.t = NULL;
             wrong += t.step != step || t.sequences != position + t.settings.global_batch;
             wrong += t.skipped != (step == SKIPPED) || t.skipped_in_row != (step == SKIPPED);
-            wrong += (hash_of_state(&t) == before) != (step == SKIPPED);
+            wrong += (hash_of_state(&t, false) == before) != (step == SKIPPED);
             wrong += !isfinite(t.grad_norm) != (step == SKIPPED);
             const Traffic formula = traffic_of_mesh(&t, NULL, 0);
             wrong += fabs(t.bytes.tensor - formula.layers - formula.ends) > 0.5;
@@ -412,18 +401,17 @@ static void skip_run(const Comm* world, const char* line) {
                      t.stage.layout.parallel.mesh.sites == 1;
             if (step == SKIPPED) trainer_save(&t, folder);
         }
-        const uint64_t now = hash_of_state(&t) + 3 * hash_of_params(&t);
+        const uint64_t now = hash_of_state(&t, true);
         wrong += run == 1 && now != end;
         end = now;
         trainer_close(&t);
     }
     trainer_open(&t, world, line, NULL, false);
     while (t.step < STEPS) train_step(&t);
-    clean = hash_of_state(&t) + 3 * hash_of_params(&t);
-    wrong += clean == end; // the step was missing
+    wrong += hash_of_state(&t, true) == end; // the step was missing
     wrong = (int)on_all(&t, wrong);
     trainer_close(&t);
-    clear_folder(world, folder, true);
+    clear_folder(world, folder);
     if (world->rank > 0) return;
     rmdir(folder);
     check(wrong == 0, "%s: a step is skipped, and a run resumed after it: %d things wrong", line, wrong);
@@ -459,7 +447,6 @@ static void die_of_a_bit(const Comm* world, const char* folder) {
 
 int main(int argc, char** argv) {
     const bool few = (argc > 1 && strcmp(argv[1], "--short") == 0) || !getenv("LONG");
-    const char* only = argc > 2 && strcmp(argv[argc - 2], "--only") == 0 ? argv[argc - 1] : NULL;
     Comm world = world_open("test_health");
     if (world.rank == 0) write_random_tokens(tokens_path, 3000, 97);
     comm_barrier(&world);
@@ -467,17 +454,13 @@ int main(int argc, char** argv) {
         die_of_a_bit(&world, argv[2]);
         return 0;
     }
-    if (world.size == 1 && (!only || strcmp(only, "pure") == 0)) {
+    if (world.size == 1) {
         test_holders();
         test_differ();
     }
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        if (cases[i].ranks == world.size && (!only || strstr(cases[i].line, only)))
-            case_run(&world, cases[i].line, few);
-    }
-    for (size_t i = 0; i < sizeof skipping / sizeof skipping[0]; i++) {
-        if (skipping[i].ranks != world.size || (only && !strstr(only, "skip"))) continue;
-        skip_run(&world, skipping[i].line);
-    }
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        if (cases[i].ranks == world.size) case_run(&world, cases[i].line, few);
+    for (size_t i = 0; i < sizeof skipping / sizeof skipping[0]; i++)
+        if (skipping[i].ranks == world.size) skip_run(&world, skipping[i].line);
     return world_close(&world);
 }

@@ -210,13 +210,7 @@ static void test_whole_numbers(void) {
 // Names that other trainers have lead to the option here; which of them this table has matters.
 static void test_aliases(void) {
     static const char* const cases[][2] = {
-        {"learning-rate", "--lr"},       {"learning_rate", "--lr"},
-        {"batch-size", "--micro-batch"}, {"max_steps", "--steps"},
-        {"epochs", "--steps"},           {"num-layers", "--layers"},
-        {"block_size", "--seq"},         {"tensor-model-parallel-size", "--tp"},
-        {"max-grad-norm", "--clip"},     {"gradient_accumulation_steps", "--global-batch"},
-        {"dtype", "PRECISION="},         {"bf16", "PRECISION="},
-        {"device", "DEVICE="},           {"dropout", "no dropout"}};
+        {"learning_rate", "--lr"}, {"gradient_accumulation_steps", "--global-batch"}, {"dropout", "no dropout"}};
     Settings settings = settings_default();
     Option table[MAX_OPTIONS], few[ROWS];
     TestValues v = values_default();
@@ -243,19 +237,6 @@ static void test_aliases(void) {
           wrong);
 }
 
-// What the shell has made of a pattern without quotes.
-static void test_mistaken(void) {
-    TestValues v = values_default();
-    Option table[ROWS];
-    Error error;
-    char words[128];
-    const int n = make_table(table, &v);
-    snprintf(words, sizeof words, "--file|a.txt|/dev/null|--flag");
-    check(!parse(table, n, words, &error) && strstr(error.text, "quotes"), "%s", error.text);
-    snprintf(words, sizeof words, "-h");
-    check(!parse(table, n, words, &error), "-h without --help: %s", error.text);
-}
-
 // Values that a line cannot hold are refused before they are written.
 static void test_refused(void) {
     static const char* const texts[] = {" a", "a ", "\ta", "a\t", "a\nb", "a\rb", "a\n"};
@@ -270,55 +251,38 @@ static void test_refused(void) {
         const bool fits = i == sizeof texts / sizeof *texts;
         v.file = i < sizeof texts / sizeof *texts ? texts[i] : longest;
         if (i > sizeof texts / sizeof *texts) strcpy(longest + 4095, "x");
+        Option* file = option_find(table, n, "file");
         check(options_check_file(table, n, &error), "what was not given is not looked at");
-        option_find(table, n, "file")->given = true;
-        check(options_check_file(table, n, &error) == fits, "a value of %zu bytes is %s", strlen(v.file),
-              fits ? "taken" : "refused");
-        check(fits || strstr(error.text, "--file"), "  by its name");
-        check(option_text(text, 4096, option_find(table, n, "file")) == fits, "  and it has no text");
+        file->given = true;
+        check(options_check_file(table, n, &error) == fits && option_text(text, 4096, file) == fits &&
+                  (fits || strstr(error.text, "--file")),
+              "a value of %zu bytes is %s", strlen(v.file), fits ? "taken" : "refused, and has no text");
     }
 }
 
-static int count_lines(const char* text, const char* begin) {
-    int count = strncmp(text, begin, strlen(begin)) == 0;
-    for (const char* at = text; (at = strchr(at, '\n')) != NULL;) count += strncmp(++at, begin, strlen(begin)) == 0;
-    return count;
-}
-
-static size_t longest_line(const char* text) {
-    size_t longest = 0;
-    for (const char* at = text; *at; at += strcspn(at, "\n") + (at[strcspn(at, "\n")] != 0)) {
-        if (strcspn(at, "\n") > longest) longest = strcspn(at, "\n");
-    }
-    return longest;
-}
-
+// Every row is in the help, options in a line of their own, which fits; what is not set has no default.
 static void test_help(void) {
     Settings settings = settings_default();
     Option table[MAX_OPTIONS];
     const int n = settings_table(table, &settings);
     char* all = printed(options_help, table, n);
-    int missing = 0, options = 0;
+    int missing = 0, lines = 0;
+    size_t longest = 0;
     for (int i = 0; i < n; i++) {
         char form[64];
         const bool heading = table[i].type == OPTION_HEADING;
         snprintf(form, sizeof form, "\n%s%s", heading ? "" : "  --", table[i].name);
         missing += !strstr(all, form);
-        options += !heading;
+        lines -= !heading;
     }
     check(missing == 0, "every row is in --help: %d are not", missing);
-    check(count_lines(all, "  --") == options, "--help has a line for each option");
-    check(longest_line(all) <= HELP_WIDTH, "no line is longer than %d: %zu", HELP_WIDTH, longest_line(all));
-    check(!strstr(all, " \n"), "no line ends with a blank");
-    check(!strstr(all, "[-1]"), "what is not set has no default");
+    check(strstr(all, "[0.9]") && !strstr(all, "[-1]"), "and its default, if it has one");
+    for (char* line = strtok(all, "\n"); line; line = strtok(NULL, "\n")) {
+        lines += strncmp(line, "  --", 4) == 0;
+        longest = strlen(line) > longest ? strlen(line) : longest;
+    }
+    check(lines == 0 && longest <= HELP_WIDTH, "a line for each option, none longer than %d: %zu", HELP_WIDTH, longest);
     free(all);
-
-    TestValues v = values_default();
-    Option rows[ROWS];
-    char* text = printed(options_help, rows, make_table(rows, &v));
-    check(strstr(text, "\nfirst things\n") && count_lines(text, "  --") == ROWS - 2 && strstr(text, "[0.25]"),
-          "two groups, and a default");
-    free(text);
 }
 
 // What the learning rates and the warm-up are where they were not said.
@@ -354,15 +318,14 @@ static void test_rates(void) {
 }
 
 // The largest momenta that are taken are below 1 in float32 too, in which the optimizer counts: an update is finite.
+// (Larger ones are refused: test_cli.sh.)
 static void test_momenta(void) {
     Settings o = settings_default();
     Option table[MAX_OPTIONS];
     const int n = settings_table(table, &o);
-    Option *beta1 = option_find(table, n, "beta1"), *beta2 = option_find(table, n, "beta2");
-    Error error;
     float weight = 1, gradient = 0.5f, m = 0, v = 0;
-    o.beta1 = beta1->high;
-    o.beta2 = beta2->high;
+    o.beta1 = option_find(table, n, "beta1")->high;
+    o.beta2 = option_find(table, n, "beta2")->high;
     const TensorRange whole = whole_range(1);
     for (int step = 1; step <= 3; step++) {
         const OptimizerStep s = {0.01f, (float)o.beta1, (float)o.beta2, 1e-8f, 0, step, 1};
@@ -370,8 +333,6 @@ static void test_momenta(void) {
     }
     check(fabsf(weight - 0.97f) < 1e-4f, "--beta1 %g --beta2 %g: three updates of 0.01 lead from 1 to %g", o.beta1,
           o.beta2, (double)weight);
-    check(!option_set(beta2, "0.99999999", &error) && !option_set(beta1, "0.99999999", &error), "1 in float32: %s",
-          error.text);
 }
 
 int main(void) {
@@ -379,7 +340,6 @@ int main(void) {
     test_files();
     test_whole_numbers();
     test_aliases();
-    test_mistaken();
     test_refused();
     test_help();
     test_rates();

@@ -361,16 +361,18 @@ static void test_questions(bool cores, int questions) {
     static const int ranks[] = {1, 2, 4, 4, 6, 8, 8, 12, 16};
     Tally tally = {};
     for (int i = 0; i < questions; i++) {
-        const ModelConfig model = small_model();
-        const int n = cores ? draw(1, 8) : ranks[draw(0, 8)];
+        ModelConfig model = small_model();
+        int n = cores ? draw(1, 8) : ranks[draw(0, 8)];
+        if (i < 2) model.L = 7, n = 2; // chunks of different length and GPipe, which have to be asked for
         Cluster cluster = cores ? cores_cluster(draw(1, 8), 1e10, 1e12, n) : cluster_named(clusters[draw(0, 3)]);
         if (!cores) cluster.node_gpus = 1 << draw(0, 3);
         Question q = question(&model, n, n * draw(1, 4), &cluster, cores ? "threefold-cpu" : software[draw(0, 4)]);
         q.rows = draw(1, 12);
         StepMethods methods[4];
         if (chance(2)) settle_some(&q, 5);
+        if (i < 2) settle(&q, i ? "p 2 schedule gpipe" : "p 2 v 3");
         if (q.software->ours && chance(2)) ask_methods(&q, &cluster, methods);
-        if (!chance(4)) cluster.device.memory = scarce_memory(&q);
+        cluster.device.memory = chance(4) ? 0 : scarce_memory(&q); // 0: not known, and not limited
         ask(&tally, &q);
     }
     tell(&tally, cores ? "cores that ranks share" : "GPUs");
@@ -380,30 +382,7 @@ static void test_questions(bool cores, int questions) {
           tally.memory_matters, questions);
 }
 
-// ---- What search.h says of one choice ---------------------------------------------------------------------------
-
-static void test_shares(void) {
-    double speed[5] = {0};
-    const ModelConfig model = small_model();
-    Cluster cores = cores_cluster(4, 8e10, 8e9, 8);
-    const ParallelConfig parallel = parallel_of_rank(0, 2, 4, 1);
-    StepSetup s = step_setup(&model, &parallel, 1, 64, 8, software_find("threefold-cpu"), &cores);
-    setup_share_cores(&s, speed);
-    check(s.speed == speed && speed[1] == 1 && speed[2] == 1 && relative(speed[3], 2.0 / 3) < 1e-12 && speed[4] == 0.5,
-          "8 ranks in 4 stages on 4 cores: %g, %g, %g, %g of a core each", speed[1], speed[2], speed[3], speed[4]);
-    check(setup_room(&s) == 1e9, "8 ranks on 8 GB have %g bytes each", setup_room(&s));
-    cores.device.memory = 0;
-    check(setup_room(&s) == INFINITY, "memory that is not known is not limited");
-    s.parallel = parallel_of_rank(0, 1, 1, 1);
-    s.speed = NULL;
-    setup_share_cores(&s, speed);
-    check(s.speed == NULL, "one rank does not share its cores");
-    const Cluster h100 = cluster_named("dgx-h100");
-    StepSetup gpu = step_setup(&model, &parallel, 1, 64, 8, software_find("threefold"), &h100);
-    setup_share_cores(&gpu, speed);
-    check(gpu.speed == NULL && fabs(setup_room(&gpu) - 0.95 * 79.6 * (1 << 30)) < 1,
-          "GPUs are not shared, and have %g bytes each", setup_room(&gpu));
-}
+// ---- What search.h says of its choices --------------------------------------------------------------------------
 
 // A thousandth, not more, may be given away for memory.
 static void test_recommended(void) {
@@ -422,7 +401,7 @@ static void test_recommended(void) {
 }
 
 // 1e14 parameters on 72,000 GPUs: once more than 300 s, as every mesh was planned in memory. A search that its time
-// limit ends has only rows that are sound, or none; a progress line says how far it is.
+// limit ends has only rows that are sound, or none.
 static void test_time_limit(void) {
     const Cluster cluster = cluster_named("dgx-b200");
     const ModelConfig model = model_gpt2(480, 131072, 1024, 8192, 51200);
@@ -437,61 +416,16 @@ static void test_time_limit(void) {
     check(3 * a.too_large > a.considered - a.refused, "  %lld of %lld legal choices have no room",
           (long long)a.too_large, (long long)(a.considered - a.refused));
     answer_free(&a);
-    char* text = NULL;
-    size_t size = 0;
     q.t = 0;
     q.seconds = 0.01;
     const double begun = seconds_now();
     found = search(&a, &q, &error);
     check(found && a.stopped && answer_is_sound(&q, &a), "a search of 0.01 s ends after %.2f s, %lld choices, %d rows",
           seconds_now() - begun, (long long)a.considered, a.n);
-    FILE* out = open_memstream(&text, &size);
-    if (!out) die("test_planner_search: out of memory");
-    q.progress = out;
-    Choices x = {&q, &a, 0, 0, NULL, 1, begun, -1e9, 0};
-    search_is_over(&x, 1);
-    search_is_over(&x, 1);
-    fclose(out);
-    check(strstr(text, "choices") && strchr(text, '\n') == strrchr(text, '\n'),
-          "progress, not more than once in 3 s: %s", text);
-    free(text);
     answer_free(&a);
 }
 
 // ---- Refusals ---------------------------------------------------------------------------------------------------
-
-// Options left open are searched among the usual values; a given one may have any value that the trainer takes.
-static void test_given_options(void) {
-    static const struct {
-        const char* given;
-        int64_t batch;
-        int chunks, kind, considered; // of the only row, ANY: not looked at; choices that are looked at, 0: any number
-    } rows[] = {
-        {"p 2 v 3", 4, 3, INTERLEAVED, 0}, // chunks of different length where they are given
-        {"p 2 schedule interleaved", 4, 2, INTERLEAVED, 9},
-        {"p 2 v 2 schedule interleaved", 4, 2, INTERLEAVED, 9},
-        {"p 2 schedule gpipe", 4, 1, GPIPE, 0},
-        {"p 1 d 2 B 2", 4, 1, ANY, 9}, // micro-batches of 2 in 2 of 4 sequences
-        {"p 1 d 2 B 2", 8, 1, ANY, 9}, // in 2 x 2
-    };
-    const Cluster cluster = cluster_named("dgx-h100");
-    ModelConfig model = small_model();
-    model.L = 7;
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        Question q = question(&model, 2, rows[i].batch, &cluster, "threefold");
-        Answer a;
-        Error error;
-        settle(&q, rows[i].given);
-        if (!check(search(&a, &q, &error), "given, and taken: %s", rows[i].given)) continue;
-        const StepSetup* s = &a.row[0].setup;
-        check((rows[i].chunks == ANY || (a.n == 1 && s->parallel.v == rows[i].chunks)) &&
-                  (rows[i].kind == ANY || (int)s->schedule == rows[i].kind) &&
-                  (rows[i].considered == 0 || a.considered == rows[i].considered),
-              "  %d rows, v = %d, %s, %lld choices", a.n, s->parallel.v, schedule_name(s->schedule),
-              (long long)a.considered);
-        answer_free(&a);
-    }
-}
 
 static void test_refusals(void) {
     const Cluster h100 = cluster_named("dgx-h100"), selene = cluster_named("selene");
@@ -554,11 +488,6 @@ static bool same_mesh(const ParallelConfig* a, const ParallelConfig* b) {
            a->caat.narrow == b->caat.narrow && a->tp_overlap == b->tp_overlap;
 }
 
-static bool same_model(const ModelConfig* a, const ModelConfig* b) {
-    return a->arch == b->arch && a->L == b->L && a->C == b->C && a->NH == b->NH && a->NKV == b->NKV && a->F == b->F &&
-           a->V == b->V && a->tied == b->tied;
-}
-
 static bool same_exchange(const AsyncConfig* a, const AsyncConfig* b) {
     return a->mode == b->mode && a->sites == b->sites && a->period == b->period && a->compensation == b->compensation;
 }
@@ -609,7 +538,7 @@ static bool flags_are_taken(const StepSetup* s, Option* given, int n) {
     const ModelConfig model = settings_model(&o, table, n, 256);
     const int T = o.seq ? (int)o.seq : model.T;
     const bool taken =
-        same_model(&model, &s->model) && T == s->T && is_accepted(o, &model, T, s, option_given(table, n, "schedule"));
+        model_same(&model, &s->model) && T == s->T && is_accepted(o, &model, T, s, option_given(table, n, "schedule"));
     if (!taken) printf("not taken: %s", line);
     free(words);
     free(line);
@@ -658,10 +587,8 @@ int main(int argc, char** argv) {
     process.name = "test_planner_search";
     test_questions(false, 64 / part);
     test_questions(true, 32 / part);
-    test_shares();
     test_recommended();
     test_time_limit();
-    test_given_options();
     test_refusals();
     test_flags(short_run ? 120 : 400);
     return test_end();

@@ -28,33 +28,26 @@ static double achieved_by(const ModelConfig* m, const ParallelConfig* parallel, 
 
 // Blocks of stages, of software that counts embedding and head: GPT of 22 blocks on 24 chunks, BLOOM, GLM, Llama 3.
 static void test_ends(void) {
-    static const int shapes[][4] = {{22, 8, 1, 2}, {22, 8, 3, 0}, {70, 12, 1, 5}, {70, 8, 1, 8}, {126, 16, 8, 0}};
-    const Software *theirs = software_find("megatron-2022"), *ours = software_find("threefold");
-    Cluster cluster;
-    cluster_find(&cluster, "selene");
+    static const int shapes[][4] = {{22, 8, 1, 2}, {22, 8, 3, 0},   {70, 12, 1, 5},
+                                    {70, 8, 1, 8}, {126, 16, 8, 0}, {24, 4, 1, 6}}; // the last: 6 blocks on each
+    const Cluster cluster = cluster_named("selene");
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        const int L = shapes[i][0], p = shapes[i][1], v = shapes[i][2], stages = p * v, ends = shapes[i][3];
+        const int L = shapes[i][0], p = shapes[i][1], stages = p * shapes[i][2], ends = shapes[i][3];
         const ModelConfig m = model_gpt2(L, 64, 8, 64, 512);
-        ParallelConfig parallel = parallel_of_rank(0, 1, p, 1);
+        const ParallelConfig parallel = config_of(1, p, 1, shapes[i][2], RECOMPUTE_NONE);
         Error error;
-        parallel.v = v;
-        const StepSetup s = step_setup(&m, &parallel, 1, 64, 4 * p, theirs, &cluster),
-                        own = step_setup(&m, &parallel, 1, 64, 4 * p, ours, &cluster);
-        bool right = true;
+        const StepSetup s = step_setup(&m, &parallel, 1, 64, 4 * p, software_find("megatron-2022"), &cluster),
+                        own = step_setup(&m, &parallel, 1, 64, 4 * p, software_find("threefold"), &cluster);
+        bool right = step_check(&s, &error);
         for (int k = 0; k < stages; k++) {
             const int layers = stage_first_layer(&s.parallel, L, k + 1) - stage_first_layer(&s.parallel, L, k);
-            right = right && layers == (k == 0 || k == stages - 1 ? ends : ends + 1);
+            right = right && layers == (k == 0 || k == stages - 1 || L == 24 ? ends : ends + 1);
         }
-        check(right && step_check(&s, &error), "%d blocks on %d stages: %d in the first and the last", L, stages, ends);
+        check(right, "%d blocks on %d stages: %d in the first and the last", L, stages, ends);
         check(!own.parallel.light_ends && step_check(&own, &error) == (L >= stages), "this trainer shares them evenly");
-        StepCost cost = step_cost(&s);
-        check(step_bound(&s) <= cost.seconds && step_bound(&s) > 0.2 * cost.seconds, "bound %g of %g", step_bound(&s),
-              cost.seconds);
-        step_cost_free(&cost);
+        const double seconds = seconds_of(&s), bound = step_bound(&s);
+        check(bound <= seconds && bound > 0.2 * seconds, "bound %g of %g", bound, seconds);
     }
-    ParallelConfig even = parallel_of_rank(0, 1, 4, 1);
-    parallel_count_ends(&even, 24);
-    check(!even.light_ends, "24 blocks on 4 stages are 6 on each");
 }
 
 // NeMo's head (megatron-core): its weight gradients follow the last stage's passes. A node of eight has four of eight
@@ -112,9 +105,6 @@ static void test_table1(void) {
         const Table1Row* x = &table1[i];
         const ModelConfig* m = table1_model(i);
         const ParallelConfig parallel = config_of(x->t, x->p, x->d, x->v, RECOMPUTE_FULL);
-        char ours[16];
-        snprintf(ours, sizeof ours, "%.1f", (double)model_parameters(m) / 1e9);
-        check(strcmp(ours, x->name) == 0, "table 1: %s billion parameters counted, %s printed", ours, x->name);
         const Software* software = software_find(i < 4 ? "megatron-2021-ddp" : "megatron-2021");
         const StepSetup s = step_setup(m, &parallel, x->B, m->T, x->batch, software, &selene);
         const double bound = step_bound(&s), seconds = seconds_of(&s);
@@ -682,14 +672,6 @@ static void test_settings(void) {
           end);
     step_cost_free(&kept);
     Error error;
-    Cluster far = c; // two sites: half of the replicas in each
-    far.sites = 2;
-    far.site_rate = 1e9;
-    s.cluster = &far;
-    s.parallel.mesh.sites = 2;
-    const double sites = seconds_of(&s), bytes = 4.0 * (double)model_parameters(&m);
-    check(sites > plain + 0.5 * bytes / 1e9, "two sites 1 GB/s apart: %.1f s, for %.1f GB of gradients each way", sites,
-          bytes / 1e9);
     s.parallel.mesh.d = 3;
     check(!step_check(&s, &error) && strstr(error.text, "--global-batch 64"), "refused: %s", error.text);
 }

@@ -41,6 +41,8 @@ static const char llama3_text[] =
     "\"rope_scaling\": {\"factor\": 32.0, \"high_freq_factor\": 4.0, \"low_freq_factor\": 1.0,"
     "\"original_max_position_embeddings\": 8192, \"rope_type\": \"llama3\"}, \"rope_theta\": 500000.0,"
     "\"tie_word_embeddings\": true, \"vocab_size\": 128256}";
+static const char small_gpt2_text[] =
+    "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_embd\":4,\"n_head\":2,\"vocab_size\":5";
 static const char small_text[] = "{\"model_type\": \"llama\", \"num_hidden_layers\": 2, \"hidden_size\": 8,"
                                  "\"num_attention_heads\": 2, \"intermediate_size\": 12, \"vocab_size\": 5";
 
@@ -123,61 +125,40 @@ static void test_ends(void) {
     }
 }
 
-// Appended to a small Llama, to a small GPT-2, and whole files: other mathematics, or none.
+// Added to a small Llama and to a small GPT-2, and whole files: other mathematics, or none; separated by |.
+static const char* const refused[3][2] = {
+    {small_text,
+     "\"hidden_act\":\"gelu\"|\"hidden_act\":\"sil\"|\"attention_bias\":true|\"mlp_bias\":true|\"head_dim\":8|"
+     "\"sliding_window\":4096|\"partial_rotary_factor\":0.5|\"quantization_config\":{\"bits\":4}|"
+     "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2.0}|\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2.0}|"
+     "\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.5}|"
+     "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0}|"
+     "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":4.0,\"high_freq_factor\":4.0,"
+     "\"original_max_position_embeddings\":64}|\"rope_scaling\":2|\"num_key_value_heads\":3|\"num_key_value_heads\":0|"
+     "\"rms_norm_eps\":-1e-5|\"tie_word_embeddings\":1|\"max_position_embeddings\":99999999999"},
+    {small_gpt2_text,
+     "\"activation_function\":\"gelu\"|\"activation_function\":\"gelu_new gelu_fast\"|\"activation_function\":\"\"|"
+     "\"scale_attn_weights\":false|\"scale_attn_by_inverse_layer_idx\":true|\"add_cross_attention\":true|"
+     "\"n_inner\":0"},
+    {"", "{\"model_type\":\"mistral\",\"vocab_size\":3,\"num_hidden_layers\":1,\"hidden_size\":4,"
+         "\"num_attention_heads\":1,\"intermediate_size\":4,\"max_position_embeddings\":4,\"rms_norm_eps\":1e-5}|"
+         "{\"architectures\":[\"GPT2LMHeadModel\"],\"vocab_size\":3}|{\"vocab_size\":3}|{\"model_type\":7}|"
+         "{\"model_type\":\"gpt2\"}|{\"model_type\":\"gpt2\",\"vocab_size\":3,\"n_layer\":0}|"
+         "{\"model_type\":\"gpt2\",\"vocab_size\":3,\"n_layer\":1,\"n_embd\":5,\"n_head\":2}|[]|{\"model_type\""}};
+
 static void test_refused(void) {
-    static const char* const starts[] = {
-        small_text, "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_embd\":4,\"n_head\":2,\"vocab_size\":5", ""};
-    static const struct {
-        int start;
-        const char* more;
-    } cases[] = {
-        {0, ",\"hidden_act\":\"gelu\"}"},
-        {0, ",\"hidden_act\":\"sil\"}"},
-        {0, ",\"attention_bias\":true}"},
-        {0, ",\"mlp_bias\":true}"},
-        {0, ",\"head_dim\":8}"},
-        {0, ",\"sliding_window\":4096}"},
-        {0, ",\"partial_rotary_factor\":0.5}"},
-        {0, ",\"quantization_config\":{\"bits\":4}}"},
-        {0, ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2.0}}"},
-        {0, ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2.0}}"},
-        {0, ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.5}}"},
-        {0, ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0}}"},
-        {0, ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":4.0,\"high_freq_factor\":4."
-            "0,\"original_max_position_embeddings\":64}}"},
-        {0, ",\"rope_scaling\":2}"},
-        {0, ",\"num_key_value_heads\":3}"},
-        {0, ",\"num_key_value_heads\":0}"},
-        {0, ",\"rms_norm_eps\":-1e-5}"},
-        {0, ",\"tie_word_embeddings\":1}"},
-        {0, ",\"max_position_embeddings\":99999999999}"},
-        {1, ",\"activation_function\":\"gelu\"}"},
-        {1, ",\"activation_function\":\"gelu_new gelu_fast\"}"},
-        {1, ",\"activation_function\":\"\"}"},
-        {1, ",\"scale_attn_weights\":false}"},
-        {1, ",\"scale_attn_by_inverse_layer_idx\":true}"},
-        {1, ",\"add_cross_attention\":true}"},
-        {1, ",\"n_inner\":0}"},
-        {2, "{\"model_type\":\"mistral\",\"vocab_size\":3,\"num_hidden_layers\":1,\"hidden_size\":4,"
-            "\"num_attention_heads\":1,\"intermediate_size\":4,\"max_position_embeddings\":4,\"rms_norm_eps\":1e-5}"},
-        {2, "{\"architectures\":[\"GPT2LMHeadModel\"],\"vocab_size\":3}"},
-        {2, "{\"vocab_size\":3}"},
-        {2, "{\"model_type\":7}"},
-        {2, "{\"model_type\":\"gpt2\"}"},
-        {2, "{\"model_type\":\"gpt2\",\"vocab_size\":3,\"n_layer\":0}"},
-        {2, "{\"model_type\":\"gpt2\",\"vocab_size\":3,\"n_layer\":1,\"n_embd\":5,\"n_head\":2}"},
-        {2, "[]"},
-        {2, "{\"model_type\""},
-    };
     ModelConfig m;
     Error error;
     char text[4096];
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        snprintf(text, sizeof text, "%s%s", starts[cases[i].start], cases[i].more);
-        const bool refused = !read_text(&m, text, &error);
-        check(refused && strstr(error.text, path), "refused: %s", refused ? error.text : cases[i].more);
+    for (int start = 0; start < 3; start++) {
+        for (const char* at = refused[start][1]; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL) {
+            snprintf(text, sizeof text, start < 2 ? "%s,%.*s}" : "%s%.*s", refused[start][0], (int)strcspn(at, "|"),
+                     at);
+            const bool taken = read_text(&m, text, &error);
+            check(!taken && strstr(error.text, path), "refused: %s", taken ? text : error.text);
+        }
     }
-    snprintf(text, sizeof text, "%s}", starts[1]);
+    snprintf(text, sizeof text, "%s}", small_gpt2_text);
     check(read_text(&m, text, &error), "and the small gpt2 itself is not");
 }
 
@@ -185,32 +166,22 @@ static void test_refused(void) {
 // Scaled frequencies: those of transformers 4.46 (modeling_rope_utils.py), which computes in float32: some roundings.
 
 static void test_rope_scaling(void) {
+    static const RopeScaling of_llama3 = {32, 1, 4, 8192}; // Llama 3.2
     static const int place[12] = {0, 1, 9, 12, 13, 14, 15, 16, 17, 18, 20, 31};
-    static const struct {
-        const char* name;
-        double theta;
-        RopeScaling scaling;
-        double expected[12];
-    } cases[] = {
-        {"llama3 (Llama 3.2)",
-         5e5,
-         {32, 1, 4, 8192},
-         {1.0, 0.663601279, 0.0249554086, 0.00729266508, 0.00483942125, 0.00321144611, 0.00129054801, 0.000429556705,
-          9.70828623e-05, 1.94616387e-05, 8.57025589e-06, 9.41830649e-08}},
-    };
+    static const double expected[12] = {
+        1.0,           0.663601279,    0.0249554086,   0.00729266508,  0.00483942125,  0.00321144611,
+        0.00129054801, 0.000429556705, 9.70828623e-05, 1.94616387e-05, 8.57025589e-06, 9.41830649e-08};
     enum { T = 2, HS = 64 };
     float table[T * HS];
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        double worst = 0, at_one = 0;
-        rope_table_fill(table, T, HS, cases[i].theta, &cases[i].scaling);
-        for (int k = 0; k < 12; k++) {
-            const double f = rope_scaled(pow(cases[i].theta, -2.0 * place[k] / HS), &cases[i].scaling);
-            worst = fmax(worst, fabs(f / cases[i].expected[k] - 1));
-            at_one = fmax(at_one, fabs((double)table[HS + HS / 2 + place[k]] - sin(cases[i].expected[k])));
-        }
-        check_error(cases[i].name, worst, 16 * 0x1p-24);
-        check_error("sines of position 1", at_one, 16 * 0x1p-24);
+    double worst = 0, at_one = 0;
+    rope_table_fill(table, T, HS, 5e5, &of_llama3);
+    for (int k = 0; k < 12; k++) {
+        const double f = rope_scaled(pow(5e5, -2.0 * place[k] / HS), &of_llama3);
+        worst = fmax(worst, fabs(f / expected[k] - 1));
+        at_one = fmax(at_one, fabs((double)table[HS + HS / 2 + place[k]] - sin(expected[k])));
     }
+    check_error("scaled frequencies", worst, 16 * 0x1p-24);
+    check_error("sines of position 1", at_one, 16 * 0x1p-24);
 }
 
 int main(void) {

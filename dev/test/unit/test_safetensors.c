@@ -297,12 +297,12 @@ static void test_not_files(void) {
 // The bytes of a small plan, all of them.
 static void test_plan_bytes(void) {
     SafeTensor tensors[] = {tensor_of("w\"1", SAFE_BF16, 2, 2, 3, 0), tensor_of("x", SAFE_F32, 0, 0, 0, 0),
-                            tensor_of("e", SAFE_U8, 1, 0, 0, 0), tensor_of("y", SAFE_F32, 1, 2, 0, 0)};
+                            tensor_of("e", SAFE_F4, 1, 2, 0, 0), tensor_of("y", SAFE_F32, 1, 2, 0, 0)};
     const SafeMetadata metadata[] = {{"format", "pt"}, {"k\n", ""}};
     const char* json = "{\"__metadata__\":{\"format\":\"pt\",\"k\\n\":\"\"},"
                        "\"w\\\"1\":{\"dtype\":\"BF16\",\"shape\":[2,3],\"data_offsets\":[12,24]},"
                        "\"x\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]},"
-                       "\"e\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[24,24]},"
+                       "\"e\":{\"dtype\":\"F4\",\"shape\":[2],\"data_offsets\":[24,25]},"
                        "\"y\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}";
     const size_t bytes = round_up(strlen(json), 8);
     SafeTensorsLayout plan;
@@ -313,7 +313,7 @@ static void test_plan_bytes(void) {
     uint64_t length;
     memcpy(&length, plan.header, 8);
     check(padded && length == bytes, "its header is %.*s", (int)bytes, plan.header + 8);
-    check(plan.file_bytes == plan.header_bytes + 24, "its file has %lld bytes", (long long)plan.file_bytes);
+    check(plan.file_bytes == plan.header_bytes + 25, "its file has %lld bytes", (long long)plan.file_bytes);
     const int64_t offsets[] = {12, 0, 24, 4};
     bool placed = true;
     for (int i = 0; i < 4; i++) placed = placed && tensors[i].offset == plan.header_bytes + offsets[i];
@@ -532,54 +532,44 @@ static void model_refused(const char* name) {
     if (!refused) safetensors_model_close(&model);
 }
 
-static void test_single(void) {
-    SafeTensorsModel model;
-    Error error = {""};
-    const SafeTensors* file;
-    float out[4];
+// A model that is a file, a folder with one, and one with shards: its tensors a, b, ... in order, each in its file.
+static void test_models(void) {
+    static const struct {
+        const char* path;
+        int tensors, files;
+        const char* of_b;
+    } cases[] = {{"single/model.safetensors", 2, 1, "single/model"},
+                 {"single", 2, 1, "single/model"},
+                 {"shards", 4, 2, "shards/2"}};
     if (mkdir("single", 0777) != 0 || mkdir("shards", 0777) != 0 || mkdir("bare", 0777) != 0 ||
         mkfifo("pipe", 0666) != 0)
         die("cannot make folders");
-    const char* path = write_file("single/model.safetensors",
-                                  "{\"b\":" T("BF16", "[2]", "[0,4]") ",\"a\":" T("F32", "[]", "[4,8]") "}", 8);
-    for (int i = 0; i < 2; i++) {
-        *error.text = 0;
-        if (!check(safetensors_model_open(&model, i ? "single" : path, &error), "a model that is a %s%s",
-                   i ? "folder" : "file", error.text))
-            continue;
-        check(model.tensors == 2 && strcmp(safetensors_model_name(&model, 0), "a") == 0 &&
-                  strcmp(safetensors_model_name(&model, 1), "b") == 0,
-              "its tensors in order");
-        const SafeTensor* t = safetensors_model_find(&model, "b", &file);
-        check(t && file && safetensors_read_f32(out, file, t, 1, 1, &error) && out[0] == bf16_to_f32(0x0302),
-              "one of them");
-        check(!safetensors_model_find(&model, "c", &file) && !file, "one that is not there");
-        safetensors_model_close(&model);
-    }
-}
-
-static void test_shards(void) {
-    SafeTensorsModel model;
-    Error error = {""};
-    const SafeTensors* file;
-    // Shard 1 has a, c, d; shard 2 has b.
+    write_file("single/model.safetensors", "{\"b\":" T("BF16", "[2]", "[0,4]") ",\"a\":" T("F32", "[]", "[4,8]") "}",
+               8);
     write_file(
         "shards/1.safetensors",
         "{\"c\":" T("U8", "[1]", "[0,1]") ",\"a\":" T("BF16", "[1]", "[1,3]") ",\"d\":" T("U8", "[1]", "[3,4]") "}", 4);
-    write_file("shards/2.safetensors", "{\"b\":" T("F16", "[2]", "[0,4]") "}", 4);
-    const char* index = "{\"metadata\":{\"total_size\":9},\"weight_map\":{\"d\":\"1.safetensors\",\"b\":\"2."
-                        "safetensors\",\"a\":\"1.safetensors\",\"c\":\"1.safetensors\"}}";
-    write_bytes("shards/model.safetensors.index.json", index, strlen(index));
-    *error.text = 0;
-    if (check(safetensors_model_open(&model, "shards", &error), "a model of shards%s", error.text)) {
-        bool ok = model.tensors == 4 && model.file_count == 2;
-        for (int i = 0; i < 4 && ok; i++) {
-            const char name[2] = {(char)('a' + i), 0};
+    write_file("shards/2.safetensors", "{\"b\":" T("BF16", "[2]", "[0,4]") "}", 4);
+    write_text("shards/model.safetensors.index.json",
+               "{\"metadata\":{\"total_size\":9},\"weight_map\":{\"d\":\"1.safetensors\",\"b\":\"2.safetensors\","
+               "\"a\":\"1.safetensors\",\"c\":\"1.safetensors\"}}");
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        SafeTensorsModel model;
+        Error error = {""};
+        const SafeTensors* file;
+        float value = 0;
+        if (!check(safetensors_model_open(&model, cases[i].path, &error), "model %s %s", cases[i].path, error.text))
+            continue;
+        bool ok = model.tensors == cases[i].tensors && model.file_count == cases[i].files;
+        for (int k = 0; k < cases[i].tensors && ok; k++) {
+            const char name[2] = {(char)('a' + k), 0};
             const SafeTensor* t = safetensors_model_find(&model, name, &file);
-            ok = strcmp(safetensors_model_name(&model, i), name) == 0 && t &&
-                 strstr(file->path, i == 1 ? "shards/2.safetensors" : "shards/1.safetensors");
+            ok = strcmp(safetensors_model_name(&model, k), name) == 0 && t && safetensors_find(file, name) == t &&
+                 (strstr(file->path, cases[i].of_b) != NULL) == (k == 1 || cases[i].files == 1);
+            if (ok && k == 1) ok = safetensors_read_f32(&value, file, t, 1, 1, &error);
         }
-        check(ok, "every tensor in its shard");
+        check(ok && value == bf16_to_f32(0x0302), "  each tensor is found in its file, and one read");
+        check(!safetensors_model_find(&model, "x", &file) && !file, "  one that is not there is not");
         safetensors_model_close(&model);
     }
 }
@@ -623,8 +613,7 @@ int main(void) {
     for (uint64_t seed = 1; seed <= 5; seed++) test_round_trip(seed);
     test_faults();
     test_large();
-    test_single();
-    test_shards();
+    test_models();
     test_models_refused();
     return folder_end();
 }

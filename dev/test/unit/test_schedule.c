@@ -174,16 +174,14 @@ static int ending_by_hand(const Schedule* s, Action* ending) {
     return n;
 }
 
-static bool same_action(Action a, Action b) {
-    return a.kind == b.kind && a.chunk == b.chunk && a.microbatch == b.microbatch && a.slot == b.slot &&
-           a.reduce == b.reduce;
-}
-
 static bool ending_right(const Schedule* s) {
     Action ending[2 * MOST_CHUNKS + 3];
     const int first = s->n - ending_by_hand(s, ending);
     for (int i = first; i < s->n; i++) {
-        if (i < 0 || !same_action(s->actions[i], ending[i - first])) return false;
+        if (i < 0) return false;
+        const Action a = s->actions[i], b = ending[i - first];
+        if (a.kind != b.kind || a.chunk != b.chunk || a.microbatch != b.microbatch) return false;
+        if (a.slot != b.slot || a.reduce != b.reduce) return false;
     }
     return true;
 }

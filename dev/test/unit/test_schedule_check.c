@@ -58,18 +58,9 @@ static bool compare(const Step* step, Tally* tally) {
     const bool proved = schedule_check(step->stages, step->config.p, &error);
     const bool runs = machine_accepts(step);
     tally->tables++, tally->valid += runs;
-    if (proved != runs && tally->differ++ < 3) {
+    if (proved != runs && tally->differ++ < 3)
         printf("      differ, %s: the machine %s, the checker says: %s\n", schedule_name(step->config.kind),
                runs ? "accepts" : "refuses", proved ? "proved" : error.text);
-        for (int r = 0; r < step->config.p; r++) {
-            for (int i = 0; i < step->stages[r].n; i++) {
-                const Action a = step->stages[r].actions[i];
-                printf("%s%s %d.%d/%d%s", i ? ", " : "      ", action_name(a.kind), a.chunk, a.microbatch, a.slot,
-                       a.reduce ? "r" : "");
-            }
-            printf("\n");
-        }
-    }
     return proved && runs;
 }
 

@@ -8,19 +8,6 @@ make_tokenizer.py), beside plain programs that do the same by definition, and wi
 
 #define REFERENCE "dev/test/reference/"
 
-// A file in the temporary folder of this test.
-static char folder[256];
-
-static const char* in_folder(const char* name) {
-    static char path[4][512];
-    static int next = 0;
-    char* p = path[next = (next + 1) % 4];
-    snprintf(p, sizeof path[0], "%s/%s", folder, name);
-    return p;
-}
-
-static const char* write_in_folder(const char* name, const char* text) { return write_text(in_folder(name), text); }
-
 static Tokenizer open_or_die(const char* path) {
     Tokenizer t;
     Error error;
@@ -221,10 +208,9 @@ static void test_reference(void) {
         broken += !decodes_to(&t[kind], &list, c.text, c.n);
     }
     file_unmap(&file);
-    static const char* const what[] = {"gpt2: tokenizers and tiktoken", "llama3: tokenizers", "qwen2: tokenizers",
-                                       "special tokens: tokenizers"};
     for (int i = 0; i <= KINDS; i++)
-        check(counted[i] > 100 && wrong[i] == 0, "%-32s %d texts, %d of them differ", what[i], counted[i], wrong[i]);
+        check(counted[i] > 100 && wrong[i] == 0, "%-8s %d texts, %d of them differ from the public packages'", kinds[i],
+              counted[i], wrong[i]);
     check(broken == 0, "all of them come back byte by byte");
     token_list_free(&list);
     for (int i = 0; i < KINDS; i++) tokenizer_free(&t[i]), encoder_close(&e[i]);
@@ -427,12 +413,11 @@ static void check_refused(const char* path, const char* what, const char* part) 
 }
 
 static void test_byte_file(void) {
-    const char* path = in_folder("bytes.json");
-    FILE* out = fopen(path, "w");
-    if (!out) die("cannot write %s", path);
+    FILE* out = fopen("bytes.json", "w");
+    if (!out) die("cannot write bytes.json");
     write_byte_tokenizer(out);
     fclose(out);
-    Tokenizer bytes, again = open_or_die(path);
+    Tokenizer bytes, again = open_or_die("bytes.json");
     tokenizer_bytes(&bytes);
     check(same_tokenizer(&bytes, &again) && again.split == SPLIT_BYTES, "the bytes, written and read again");
     tokenizer_free(&bytes);
@@ -445,9 +430,8 @@ static void write_two_files(const char* vocab_end, const char* merges_begin, con
     Error error;
     if (!json_open(&json, REFERENCE "tokenizer_gpt2.json", &error)) die("%s", error.text);
     const JsonNode* model = json_get(json.nodes, "model");
-    const char *vocab = in_folder("vocab.json"), *merges = in_folder("merges.txt");
-    FILE *v = fopen(vocab, "w"), *m = fopen(merges, "w");
-    if (!v || !m) die("cannot write to %s", folder);
+    FILE *v = fopen("vocab.json", "w"), *m = fopen("merges.txt", "w");
+    if (!v || !m) die("cannot write");
     fputc('{', v);
     for (const JsonNode* n = json_first(json_get(model, "vocab")); n; n = json_next(n)) {
         json_write_string(v, n->name);
@@ -468,7 +452,7 @@ static void write_two_files(const char* vocab_end, const char* merges_begin, con
 static void test_two_files(void) {
     Tokenizer t = open_or_die(REFERENCE "tokenizer_gpt2.json");
     write_two_files("}", "#version: 0.2\n", "");
-    Tokenizer by_vocab = open_or_die(in_folder("vocab.json")), by_folder = open_or_die(folder);
+    Tokenizer by_vocab = open_or_die("vocab.json"), by_folder = open_or_die(own_folder);
     // "<|endoftext|>" is a name among the others here, so that it is found by its bytes: the one difference
     check(by_vocab.vocab == t.vocab && by_vocab.merge_count == t.merge_count && by_vocab.document == t.document,
           "vocab.json and merges.txt");
@@ -488,15 +472,14 @@ static void check_json(const char* from, const char* to, const char* part) {
     if (!file_map(&file, REFERENCE "tokenizer_llama3.json", &error)) die("%s", error.text);
     const unsigned char* at = (const unsigned char*)memmem(file.data, file.size, from, strlen(from));
     if (!at) die("%s is not in " REFERENCE "tokenizer_llama3.json", from);
-    const char* path = in_folder("wrong.json");
-    FILE* f = fopen(path, "wb");
-    if (!f) die("cannot write %s", path);
-    fwrite(file.data, 1, (size_t)(at - file.data), f);
-    fputs(to, f);
-    fwrite(at + strlen(from), 1, file.size - (size_t)(at - file.data) - strlen(from), f);
+    FILE* f = fopen("wrong.json", "wb");
+    if (!f) die("cannot write wrong.json");
+    const unsigned char* behind = at + strlen(from);
+    fprintf(f, "%.*s%s", (int)(at - file.data), file.data, to);
+    fwrite(behind, 1, (size_t)(file.data + file.size - behind), f);
     fclose(f);
     file_unmap(&file);
-    check_refused(path, to, part);
+    check_refused("wrong.json", to, part);
 }
 
 // A tokenizer.json with something else in place of a text.
@@ -529,24 +512,23 @@ static const char* const wrong_json[][2] = {
 };
 
 static void test_wrong_files(void) {
-    check_refused(in_folder("nothing"), "a file that is not there", "");
+    check_refused("nothing", "a file that is not there", "");
     check_refused("dev/test", "a folder without one", "");
-    check_refused(write_in_folder("other", ""), "an empty file", "tokenizer.json");
-    check_refused(write_in_folder("other", "\n\x0e\n\x05<unk>"), "SentencePiece", "tokenizer.json");
-    check_refused(write_in_folder("other", "IQ== 0\nIg== 1\n"), "tiktoken", "tokenizer.json");
+    check_refused(write_text("other", ""), "an empty file", "tokenizer.json");
+    check_refused(write_text("other", "\n\x0e\n\x05<unk>"), "SentencePiece", "tokenizer.json");
+    check_refused(write_text("other", "IQ== 0\nIg== 1\n"), "tiktoken", "tokenizer.json");
     for (size_t i = 0; i < sizeof wrong_json / sizeof wrong_json[0]; i++)
         check_json(wrong_json[i][0], wrong_json[i][1], "");
     check_json("\"id\":377", "\"id\":37", "another name");
     write_two_files("", "", "");
-    check_refused(in_folder("vocab.json"), "vocab.json that is cut off", "");
+    check_refused("vocab.json", "vocab.json that is cut off", "");
     write_two_files("}", "#version: 0.2\n", "a b c\n");
-    check_refused(in_folder("vocab.json"), "a merge of three", "");
+    check_refused("vocab.json", "a merge of three", "");
     write_two_files("}", "#version: 0.2\n\n", "");
-    check_refused(in_folder("vocab.json"), "an empty line", "");
-    check_refused(in_folder("merges.txt"), "merges.txt, in place of vocab.json", "vocab.json");
-    unlink(in_folder("merges.txt"));
-    check_refused(in_folder("vocab.json"), "vocab.json alone", "");
-    unlink(in_folder("vocab.json"));
+    check_refused("vocab.json", "an empty line", "");
+    check_refused("merges.txt", "merges.txt, in place of vocab.json", "vocab.json");
+    unlink("merges.txt");
+    check_refused("vocab.json", "vocab.json alone", "");
 }
 
 // ---- What a terminal gets ---------------------------------------------------------------------------------------
@@ -575,9 +557,10 @@ static void test_writer(void) {
 
 int main(int argc, char** argv) {
     const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
-    const char* tmp = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%.200s/test_tokenizer_XXXXXX", tmp ? tmp : "/tmp");
-    if (!mkdtemp(folder)) die("cannot make the folder %s", folder);
+    char* dev = realpath("dev", NULL); // of the project: the references stay where their paths say
+    folder_begin("test_tokenizer");
+    if (!dev || symlink(dev, "dev") != 0) die("run from the project's folder");
+    free(dev);
     test_characters();
     test_words();
     test_reference();
@@ -589,8 +572,5 @@ int main(int argc, char** argv) {
     test_two_files();
     test_wrong_files();
     test_writer();
-    static const char* const written[] = {"bytes.json", "wrong.json", "other"};
-    for (size_t i = 0; i < sizeof written / sizeof written[0]; i++) unlink(in_folder(written[i]));
-    rmdir(folder);
-    return test_end();
+    return folder_end();
 }

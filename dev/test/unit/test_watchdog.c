@@ -117,12 +117,11 @@ static void nap(double seconds) {
 enum { JOB = 3 };
 typedef enum { IDLE, STOPS, SPINS, KILLED, CROSSED, SLOW, LATE, PAUSED, GOES, HANGS_AT_END, CARRIED } Fate;
 
-static bool is_quiet(Fate fate) {
-    return fate == SLOW || fate == LATE || fate == CARRIED || fate == PAUSED || fate == GOES;
-}
-
 // Seconds. On a busy machine a process may have no core for a while, and nothing may be said of that.
-static double limit_for(Fate fate) { return is_quiet(fate) ? 2.5 : 0.6; }
+static double limit_for(Fate fate) {
+    const bool quiet = fate == SLOW || fate == LATE || fate == CARRIED || fate == PAUSED || fate == GOES;
+    return quiet ? 2.5 : 0.6;
+}
 
 static void watch_spin(void) {
     for (volatile unsigned i = 0;; i++) continue; // unsigned: it may wrap, which a fast core brings it to
