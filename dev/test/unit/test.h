@@ -44,9 +44,6 @@ static inline double relative_error(const float* a, const double* b, int64_t n) 
     return scale > 0 ? worst / scale : worst;
 }
 
-// Seconds of processor time of this process: other processes on the machine do not change them.
-static inline double cpu_seconds(void) { return (double)clock() / CLOCKS_PER_SEC; }
-
 // while (attempt()) test(): until none of its checks fails, three times at most. For what depends on when a busy
 // machine lets a process run. With several ranks all of them have to count the same checks.
 static inline bool attempt(void) {
