@@ -241,8 +241,8 @@ static void test_mma() {
     check(dd.get() == want, "mma.m16n8k16 of bf16: fragments, product");
 }
 
-// Lane l gets of each tile elements 2 (l % 4) and one more of row l / 4; with .trans, of column l / 4. Rows are 48 bytes
-// apart, and come in another order: ldmatrix gets addresses, not a matrix.
+// Lane l gets of each tile elements 2 (l % 4) and one more of row l / 4; with .trans, of column l / 4. Rows are 48
+// bytes apart, and come in another order: ldmatrix gets addresses, not a matrix.
 __global__ static void tiles_kernel(uint32_t* out) {
     __shared__ __align__(16) uint16_t s[32][24];
     const int l = (int)threadIdx.x;

@@ -136,7 +136,7 @@ def gradient(c, x, sequences):
     return loss.item(), x.grad
 
 def updated(o, decays, m, v, x, g, t):
-    """Step t of a site's optimizer, from x. decays: 1 for what weight decay pulls, matrices; else 0. -> the new point"""
+    """Step t of a site's optimizer, from x. decays: 1 in what weight decay pulls, matrices. -> the new point"""
     lr = rate(o, t)
     if o["optimizer"] == "sgd":
         m.mul_(o["beta1"]).add_(g + o["weight-decay"] * decays * x)
