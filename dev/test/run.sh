@@ -52,10 +52,7 @@ one() { run "$@" && tell "$1"; }
 # twice LABEL COMMAND...: like one, for runs of several ranks: if it fails, it runs once more. Open MPI 4.1's mpirun
 # itself crashes or stays now and then when a rank ends the job, and a busy machine can stop a rank for longer than a
 # test waits. Both results are shown; a fault of ours fails twice.
-twice() {
-    run "$@"
-    again "$@"
-}
+twice() { run "$@" && again "$@"; }
 again() {
     local file=$BUILD/log/${1//[ \/]/_}
     if ! grep -q '^0 ' "$file.status"; then
@@ -139,14 +136,8 @@ if [ "$TIER" != quick ]; then
     beside "report page" $system/test_report.py
     beside "advice of refusals" $system/test_remedies.py
     [ "$TIER" = full ] || beside "docs" $system/check_docs.py --quick
-    rungs="--only 8" # on three meshes, beside the first
-    [ "$TIER" != full ] || rungs=
-    # shellcheck disable=SC2086
-    [ -z "${MPIRUN:-}" ] || beside "ladder" docs/ladder/ladder.py $rungs
-    rungs="--only 10"
-    [ "$TIER" != full ] || rungs=
-    # shellcheck disable=SC2086
-    beside "kernel ladder" docs/ladder/kernels/kernels.py $rungs
+    [ -z "${MPIRUN:-}" ] || beside "ladder" docs/ladder/ladder.py ${short:+--only 8} # on three meshes, beside the first
+    beside "kernel ladder" docs/ladder/kernels/kernels.py ${short:+--only 10}
     [ "$TIER" != full ] || beside "faults in the kernel ladder" docs/ladder/kernels/kernels.py --plant
     for fuzzer in $FUZZERS; do beside "$fuzzer" "$BUILD/sanitized/$fuzzer" $seconds "$(date +%j)"; done
     [ ! -x dev/tidy.py ] || beside "tidy" sh -c 'dev/tidy.py && echo "1 passed, 0 failed"'
@@ -170,10 +161,10 @@ if [ "$TIER" = full ]; then
     twice "launchers" $system/test_launch.sh
     twice "launchers with real programs" $system/test_launch_real.sh
     twice "runs that stop" $system/test_stop.sh
-    if $system/check_generate.py --installed; then one "texts beside PyTorch" $system/check_generate.py
-    else echo "without torch no text is compared with PyTorch's (apt-get install python3-torch)"; fi
-    if $system/check_transformers.py --installed; then one "transformers" $system/check_transformers.py
-    else echo "without transformers no model is compared with theirs (make check_transformers)"; fi
+    for test in generate transformers; do
+        if $system/check_$test.py --installed; then one "$test beside PyTorch" $system/check_$test.py
+        else echo "left out: check_$test.py, without torch or transformers (apt-get install python3-torch)"; fi
+    done
 fi
 if [ "$TIER" != quick ] && [ -n "${MPIRUN:-}" ]; then
     again "meshes" $system/test_mesh.sh

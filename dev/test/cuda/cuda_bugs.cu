@@ -6,16 +6,6 @@ How each is run and judged: cuda_bugs.h. The table at the end says what each bui
 
 For emulated GPUs only: on a real one, most of these would go unnoticed, and the others end all work on the GPU.
 */
-#include "../../../kernels/cuda_utils.cuh"
-#include "../unit/test.h"
-
-#ifdef __CUDACC__
-int main() {
-    check(true, "nothing to do: the bugs are for emulated GPUs");
-    return test_end();
-}
-#else
-
 #include "cuda_bugs.h"
 
 #define INDEX (blockIdx.x * blockDim.x + threadIdx.x)
@@ -116,39 +106,20 @@ __global__ static void two_buffers_one_too_few(float* out, const float* in, int,
     out[INDEX] = sum;
 }
 
-__global__ static void missing_syncwarp(float* out, const float* in, int, bool right) {
-    __shared__ float s[THREADS];
-    s[threadIdx.x] = in[INDEX]; // <-- here
-    if (right) __syncwarp();
-    out[INDEX] = s[threadIdx.x ^ 1]; // <-- here
+// A number goes to thread threadIdx ^ other. In between threads meet: in a way that suffices, or not.
+enum Meeting { NOTHING, SHUFFLE, HALF_WARPS, WARPS, BLOCK };
+__device__ static void meet(Meeting how) {
+    if (how == SHUFFLE) __shfl_sync(~0u, 1, 0); // which is no fence
+    if (how == HALF_WARPS) __syncwarp(threadIdx.x % 32 < 16 ? 0x0000ffffu : 0xffff0000u);
+    if (how == WARPS) __syncwarp();
+    if (how == BLOCK) __syncthreads();
 }
-
-__global__ static void shuffle_is_no_fence(float* out, const float* in, int, bool right) {
+template <Meeting wrong, Meeting enough, int other>
+__global__ static void exchange(float* out, const float* in, int, bool right) {
     __shared__ float s[THREADS];
     s[threadIdx.x] = in[INDEX]; // <-- here
-    if (right)
-        __syncwarp();
-    else
-        __shfl_sync(~0u, 1, 0);
-    out[INDEX] = s[threadIdx.x ^ 1]; // <-- here
-}
-
-__global__ static void syncwarp_of_a_part(float* out, const float* in, int, bool right) {
-    __shared__ float s[THREADS];
-    s[threadIdx.x] = in[INDEX]; // <-- here
-    const unsigned half = threadIdx.x % 32 < 16 ? 0x0000ffffu : 0xffff0000u;
-    __syncwarp(right ? ~0u : half);
-    out[INDEX] = s[threadIdx.x ^ 16]; // <-- here
-}
-
-__global__ static void barrier_of_a_warp(float* out, const float* in, int, bool right) {
-    __shared__ float s[THREADS];
-    s[threadIdx.x] = in[INDEX]; // <-- here
-    if (right)
-        __syncthreads();
-    else
-        __syncwarp();
-    out[INDEX] = s[threadIdx.x ^ 32]; // <-- here
+    meet(right ? enough : wrong);
+    out[INDEX] = s[threadIdx.x ^ other]; // <-- here
 }
 
 __global__ static void race_between_blocks(float* out, const float* in, int, bool right) {
@@ -213,32 +184,14 @@ __global__ static void copy_into_a_buffer_in_use(float* out, const float* in, in
 
 // ---- Values that are not there yet ------------------------------------------------------------------------------
 
-__global__ static void missing_wait(float* out, const float* in, int, bool right) {
+// Without a commit; without a wait (pending -1), or with one that leaves the copy's group pending.
+template <bool commits, int pending>
+__global__ static void copy_too_early(float* out, const float* in, int, bool right) {
     float* s = dynamic_shared<float>();
     copy_async16(s + 4 * threadIdx.x, in + 4 * threadIdx.x);
-    copy_async_commit();
-    if (right) copy_async_wait<0>();
-    __syncthreads();
-    out[INDEX] = s[4 * threadIdx.x + 1];
-}
-
-__global__ static void waits_for_too_few(float* out, const float* in, int, bool right) {
-    float* s = dynamic_shared<float>();
-    copy_async16(s + 4 * threadIdx.x, in + 4 * threadIdx.x);
-    copy_async_commit();
-    if (right)
-        copy_async_wait<0>();
-    else
-        copy_async_wait<1>();
-    __syncthreads();
-    out[INDEX] = s[4 * threadIdx.x + 1];
-}
-
-__global__ static void missing_commit(float* out, const float* in, int, bool right) {
-    float* s = dynamic_shared<float>();
-    copy_async16(s + 4 * threadIdx.x, in + 4 * threadIdx.x);
-    if (right) copy_async_commit();
-    copy_async_wait<0>();
+    if (right || commits) copy_async_commit();
+    if (right || pending == 0) copy_async_wait<0>();
+    if (!right && pending == 1) copy_async_wait<1>();
     __syncthreads();
     out[INDEX] = s[4 * threadIdx.x + 1];
 }
@@ -294,20 +247,20 @@ __global__ static void dynamic_shared_out_of_bounds(float* out, const float* in,
     out[INDEX] = s[threadIdx.x];
 }
 
-__global__ static void ldmatrix_out_of_bounds(float* out, const float*, int, bool right) {
+template <int row, int column>
+__global__ static void ldmatrix_from(float* out, const float*, int, bool right) {
     __shared__ __align__(16) bf16 s[32][8];
-    if (threadIdx.x < 32) {
-        for (int i = 0; i < 8; i++) s[threadIdx.x][i] = (bf16)1.0f;
-    }
+    for (int i = threadIdx.x; i < 32 * 8; i += THREADS) s[i / 8][i % 8] = (bf16)1.0f;
     __syncthreads();
     unsigned r[4];
-    ldmatrix_x4(r, s[right ? threadIdx.x % 32 : threadIdx.x % 32 + 1]); // <-- here
+    ldmatrix_x4(r, s[threadIdx.x % 32] + (right ? 0 : 8 * row + column)); // <-- here
     out[INDEX] = (float)(r[0] + r[1] + r[2] + r[3]);
 }
 
-__global__ static void copies_past_the_end(float* out, const float* in, int, bool right) {
+template <int shift>
+__global__ static void copy_from(float* out, const float* in, int, bool right) {
     float* s = dynamic_shared<float>();
-    copy_async16(s + 4 * threadIdx.x, in + 4 * (threadIdx.x + (right ? 0 : 1))); // <-- here
+    copy_async16(s + 4 * threadIdx.x, in + 4 * threadIdx.x + (right ? 0 : shift)); // <-- here
     copy_async_commit();
     copy_async_wait<0>();
     __syncthreads();
@@ -317,24 +270,6 @@ __global__ static void copies_past_the_end(float* out, const float* in, int, boo
 __global__ static void misaligned_load(float* out, const float* in, int, bool right) {
     const Packed<float, 4> v = load<4>(in + 4 * (threadIdx.x / 2) + (right ? 0 : 1)); // <-- here
     out[INDEX] = v[0];
-}
-
-__global__ static void misaligned_ldmatrix(float* out, const float*, int, bool right) {
-    __shared__ __align__(16) bf16 s[33][8];
-    for (int i = threadIdx.x; i < 33 * 8; i += THREADS) s[i / 8][i % 8] = (bf16)1.0f;
-    __syncthreads();
-    unsigned r[4];
-    ldmatrix_x4(r, &s[threadIdx.x % 32][right ? 0 : 4]); // <-- here
-    out[INDEX] = (float)(r[0] + r[1] + r[2] + r[3]);
-}
-
-__global__ static void misaligned_copy(float* out, const float* in, int, bool right) {
-    float* s = dynamic_shared<float>();
-    copy_async16(s + 4 * threadIdx.x, in + 4 * (threadIdx.x / 2) + (right ? 0 : 2)); // <-- here
-    copy_async_commit();
-    copy_async_wait<0>();
-    __syncthreads();
-    out[INDEX] = s[threadIdx.x];
 }
 
 __global__ static void copy_the_wrong_way(float* out, const float* in, int, bool right) {
@@ -450,19 +385,19 @@ static const Bug bugs[] = {
     {KERNEL(missing_barrier), 0, RACE},
     {KERNEL(missing_second_barrier), 0, RACE},
     {KERNEL(two_buffers_one_too_few), 0, RACE},
-    {KERNEL(missing_syncwarp), 0, RACE},
-    {KERNEL(shuffle_is_no_fence), 0, HIDDEN_RACE},
-    {KERNEL(syncwarp_of_a_part), 0, RACE},
-    {KERNEL(barrier_of_a_warp), 0, RACE},
+    {"missing_syncwarp", exchange<NOTHING, WARPS, 1>, NULL, 0, RACE_IN("exchange")},
+    {"shuffle_is_no_fence", exchange<SHUFFLE, WARPS, 1>, NULL, 0, NULL, NULL, "data race", NULL, "exchange"},
+    {"syncwarp_of_a_part", exchange<HALF_WARPS, WARPS, 16>, NULL, 0, RACE_IN("exchange")},
+    {"barrier_of_a_warp", exchange<WARPS, BLOCK, 32>, NULL, 0, RACE_IN("exchange")},
     {KERNEL(race_between_blocks), 0, HIDDEN_RACE},
     {"race_of_rows", NULL, rows_of_blocks, 0, NULL, NULL, "data race", NULL, "race_of_rows"},
     {KERNEL(needs_blocks_in_order), 0, RACE},
     {KERNEL(missing_fence), 0, HIDDEN_RACE},
     {KERNEL(copies_of_other_threads), N * 4, RACE},
     {KERNEL(copy_into_a_buffer_in_use), N * 4, RACE},
-    {KERNEL(missing_wait), N * 4, ALWAYS("")},
-    {KERNEL(waits_for_too_few), N * 4, ALWAYS("")},
-    {KERNEL(missing_commit), N * 4, ALWAYS("")},
+    {"missing_wait", copy_too_early<true, -1>, NULL, N * 4, ALWAYS("")},
+    {"waits_for_too_few", copy_too_early<true, 1>, NULL, N * 4, ALWAYS("")},
+    {"missing_commit", copy_too_early<false, 0>, NULL, N * 4, ALWAYS("")},
     {KERNEL(uninitialized_global), 0, ALWAYS("")},
     {KERNEL(uninitialized_dynamic_shared), THREADS * 4, ALWAYS("")},
     {KERNEL(uninitialized_static_shared), 0, "", NULL, "", NULL, NULL},
@@ -473,11 +408,13 @@ static const Bug bugs[] = {
      NULL, NULL},
     {KERNEL(static_shared_out_of_bounds), 0, NULL, "global-buffer-overflow", NULL, NULL, NULL},
     {KERNEL(dynamic_shared_out_of_bounds), THREADS * 4 - 4, NULL, "heap-buffer-overflow", NULL, NULL, NULL},
-    {KERNEL(ldmatrix_out_of_bounds), 0, NULL, "global-buffer-overflow", NULL, NULL, NULL},
-    {KERNEL(copies_past_the_end), N * 4, "of a block of 1024 bytes", "heap-buffer-overflow", NULL, NULL, NULL},
+    {"ldmatrix_out_of_bounds", ldmatrix_from<1, 0>, NULL, 0, NULL, "global-buffer-overflow", NULL, NULL,
+     "ldmatrix_from"},
+    {"copies_past_the_end", copy_from<4>, NULL, N * 4, "of a block of 1024 bytes", "heap-buffer-overflow", NULL, NULL,
+     "copy_from"},
     {KERNEL(misaligned_load), 0, NULL, MISALIGNED, NULL, NULL, NULL},
-    {KERNEL(misaligned_ldmatrix), 0, ALWAYS("is not a multiple of 16")},
-    {KERNEL(misaligned_copy), N * 4, ALWAYS("is not a multiple of 16")},
+    {"misaligned_ldmatrix", ldmatrix_from<0, 4>, NULL, 0, ALWAYS_IN("is not a multiple of 16", "ldmatrix_from")},
+    {"misaligned_copy", copy_from<2>, NULL, N * 4, ALWAYS_IN("is not a multiple of 16", "copy_from")},
     {KERNEL(copy_the_wrong_way), THREADS * 4, ALWAYS("cp.async from shared memory")},
     {KERNEL(null_pointer), 0, "which is not device memory", "null pointer", "SEGV", NULL, NULL},
     {KERNEL(stack_overflow), 0, "stack overflow: a thread has 64 KB", "stack-overflow", NULL, NULL, "recursion"},
@@ -492,5 +429,3 @@ static const Bug bugs[] = {
 };
 
 int main(int argc, char** argv) { return bugs_main(argc, argv, __FILE__, bugs, (int)(sizeof bugs / sizeof *bugs)); }
-
-#endif

@@ -13,6 +13,7 @@ pass in every build, in all orders.
 #include "../../../kernels/cuda_utils.cuh"
 #include "../unit/test.h"
 
+#include <fstream>
 #include <string>
 #include <sys/wait.h>
 #include <vector>
@@ -37,8 +38,10 @@ typedef struct {
 
 #define KERNEL(name) #name, name, NULL
 #define HOST(name) #name, NULL, name
-#define ALWAYS(text) text, text, text, NULL, NULL
-#define RACE NULL, NULL, "data race", "CUDA_ON_CPU_ORDER", NULL // also seen as wrong results in some order
+#define ALWAYS_IN(text, place) text, text, text, NULL, place
+#define ALWAYS(text) ALWAYS_IN(text, NULL)
+#define RACE_IN(place) NULL, NULL, "data race", "CUDA_ON_CPU_ORDER", place // also seen as wrong results in some order
+#define RACE RACE_IN(NULL)
 #define HIDDEN_RACE NULL, NULL, "data race", NULL, NULL
 #ifdef __clang__
 #define MISALIGNED NULL // to clang, loading a struct is a copy of bytes
@@ -87,49 +90,33 @@ typedef struct {
 } Outcome;
 
 static Outcome start(const char* program, const Bug* bug, bool right, const char* setting, const char* value) {
-    int ends[2];
-    if (pipe(ends) != 0) die("bugs: no pipe: %s", strerror(errno));
-    fflush(stdout);
+    static char text[1 << 18];
+    const Quiet quiet = quiet_begin(true);
     const pid_t child = fork();
-    if (child < 0) die("bugs: no process: %s", strerror(errno));
     if (child == 0) {
-        dup2(ends[1], 1);
-        dup2(ends[1], 2);
-        close(ends[0]);
-        close(ends[1]);
         if (setting) setenv(setting, value, 1);
         setenv("TSAN_OPTIONS", "atexit_sleep_ms=0", 1); // otherwise each process sleeps for a second
         setenv("UBSAN_OPTIONS", "print_stacktrace=1", 1);
         execl("/proc/self/exe", program, bug->name, right ? "right" : "bug", (char*)NULL);
         _exit(127);
     }
-    close(ends[1]);
-    Outcome o;
-    char piece[4096];
-    for (ssize_t n; (n = read(ends[0], piece, sizeof piece)) > 0;) o.text.append(piece, (size_t)n);
-    close(ends[0]);
     int status = 0;
     waitpid(child, &status, 0);
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 127) die("bugs: cannot start itself");
-    o.noticed = status != 0;
-    return o;
+    quiet_end(&quiet, text, sizeof text);
+    if (child < 0 || (WIFEXITED(status) && WEXITSTATUS(status) == 127)) die("bugs: cannot start itself");
+    return {status != 0, text};
 }
 
 static const char* bugs_source; // the file with the kernels
 
 // Whether a line of it belongs to a function whose name begins so, and is marked.
 static bool is_marked(int line, const char* function) {
-    MappedFile file;
-    Error error;
-    if (!file_map(&file, bugs_source, &error)) die("bugs: %s: start it where it was compiled", error.text);
-    const std::string text((const char*)file.data, file.size), begin = std::string(" ") + function;
-    file_unmap(&file);
+    std::ifstream source(bugs_source);
+    std::string s;
     bool inside = false, marked = false;
-    size_t at = 0;
-    for (int i = 1; at < text.size() && i <= line; i++) {
-        const std::string s = text.substr(at, text.find('\n', at) - at);
-        at += s.size() + 1;
-        if (s.find(begin) != std::string::npos && (s.find("__") == 0 || s.find("static") == 0)) inside = true;
+    for (int i = 1; i <= line && std::getline(source, s); i++) {
+        if (s.find(std::string(" ") + function) != std::string::npos && (s.find("__") == 0 || s.find("static") == 0))
+            inside = true;
         marked = inside && s.find("<-- here") != std::string::npos;
         if (s == "}") inside = false;
     }
@@ -163,11 +150,8 @@ static void check_bug(const char* program, const Bug* bug) {
         const bool said = o.noticed && o.text.find(*message ? message : "wrong results") != std::string::npos;
         const int line = line_named(o.text);
         const char* place = bug->place ? bug->place : bug->name;
-        bool placed = !*message || (bug->host && !bug->place);
-        if (line)
-            placed = placed || is_marked(line, place);
-        else
-            placed = placed || o.text.find(bug->host ? place : bug->name) != std::string::npos;
+        const bool named = o.text.find(bug->name) != std::string::npos || o.text.find(place) != std::string::npos;
+        const bool placed = !*message || (bug->host && !bug->place) || (line ? is_marked(line, place) : named);
         check(said && placed, "%s: %s", bug->name, one_line(o.text, *message ? message : "wrong results").c_str());
         if (!said || !placed) printf("%s\n", o.text.c_str());
     }

@@ -2,7 +2,7 @@
 # comm.h where there is a device, on the emulator: builds dev/test/cuda/cuda_comm.cu twice (MPI alone; MPI and NCCL,
 # which is dev/test/fake/nccl.h) and once more under the sanitizers, starts 1 to 4 ranks, and then everything that can
 # go wrong: ranks that die, orders that end in a deadlock. Whatever is wrong has to end soon, with one line that says
-# why. MPIRUN is empty where there is no MPI. LONG=1: more numbers of ranks, and MPI's build under the sanitizers.
+# why. LONG=1: more numbers of ranks, and MPI's build under the sanitizers.
 set -u
 project=$PWD
 . dev/test/system/checks.sh
@@ -14,10 +14,8 @@ export CUDA_ON_CPU_THREADS=1 OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0
 unset NCCL_HOSTID NCCL_MULTI_RANK_GPU_ENABLE NCCL_RUNTIME_CONNECT CUDA_DEVICE_MAX_CONNECTIONS CUDA_MODULE_LOADING
 
 # ---- build
-mpi_command=""
-[ "${MPIRUN-mpirun}" = "" ] || mpi_command=$(${MPICC:-mpicc} -show 2>/dev/null)
 mpi_flags=() mpi_libs=()
-for word in $mpi_command; do
+for word in $(${MPICC:-mpicc} -show); do
     case $word in -I* | -D*) mpi_flags+=("$word") ;; -L* | -l*) mpi_libs+=("$word") ;; esac
 done
 compile() { # PROGRAM FLAGS...
@@ -31,8 +29,6 @@ compile() { # PROGRAM FLAGS...
 }
 nccl=(-DUSE_NCCL "-I$project/dev/test/fake") mpi=(-DUSE_MPI "${mpi_flags[@]}")
 sanitized=(-O0 -g -fsanitize=address -fsanitize=undefined -fno-sanitize-recover=all)
-[ -n "$mpi_command" ] || nothing
-programs=(mpi both)
 compile mpi "${mpi[@]}"
 compile both "${nccl[@]}" "${mpi[@]}"
 compile san_both "${nccl[@]}" "${mpi[@]}" "${sanitized[@]}"
@@ -87,11 +83,11 @@ right() { # WHAT: of the tests that have just run
     if [ $status = 0 ] && grep -qa '[0-9] passed, 0 failed$' out; then ok "$1: $(grep -a ' passed, ' out) ($seconds s)"
     else bad "$1: exit status $status after $seconds s: $(grep -a '^FAIL\|rror\|fake\|cuda_comm' out | head -n 5)"; fi
 }
-for program in "${programs[@]}"; do
+for program in mpi both; do
     case ${LONG:-$program} in mpi) numbers="4" ;; both) numbers="1 4" ;; *) numbers="1 2 3 4" ;; esac
     for n in $numbers; do ranks "$program" "$n" --short && right "$program, $n ranks"; done
 done
-ranks both 2 && right "nccl, 2 ranks, all of it"
+CUDA_ON_CPU_DEFER=1 ranks both 2 && right "nccl, 2 ranks, all of it, kernels as late as may be"
 ranks san_both 3 --short && right "nccl, 3 ranks, sanitized"
 if [ -n "${LONG:-}" ]; then ranks san_mpi 2 --short && right "mpi, 2 ranks, sanitized"; fi
 ranks mpi 2 && right "mpi, 2 ranks, all of it"
@@ -112,7 +108,7 @@ fine() { # WHAT: what was just started has ended well, and has said nothing
     else bad "$1: exit status $status: $(head -c 700 out)"; fi
 }
 export FAKE_NCCL_SECONDS=2
-for program in "${programs[@]}"; do
+for program in mpi both; do
     ranks "$program" 3 usage && wrong "$program: wrong arguments" 2 "cuda_comm: the test says so" 1
     ranks "$program" 3 together && wrong "$program: the same error" 1 "cuda_comm: the test says so" 1
     ranks "$program" 3 lonely

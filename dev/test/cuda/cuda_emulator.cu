@@ -120,62 +120,39 @@ static void test_shuffles_of_parts() {
           "shuffles of float, int, unsigned, double, long long, bf16");
 }
 
-__global__ static void warp_sums_kernel(float* out) {
-    out[threadIdx.x] = warp_sum((float)threadIdx.x) + 1000 * warp_max((float)threadIdx.x);
-}
-static void test_warp_sums() {
-    Device<float> out(96);
-    launch(launch_shape(1, 96), warp_sums_kernel, out.p);
-    Floats want(96);
-    for (int i = 0; i < 96; i++) want[(size_t)i] = (float)(i / 32 * 1024 + 496 + 1000 * (i / 32 * 32 + 31));
-    check(out.get() == want, "warp_sum, warp_max: the same in all lanes");
-}
+// ---- Barriers ---------------------------------------------------------------------------------------------------
 
-// Barriers
-
-// Numbers go round the block: thread t hands its own to t + 1, `rounds` times. From thread `leave` on, threads return
-// at once.
+// Numbers go round the block, or one warp: thread t hands its own to t + 1, `rounds` times. From thread `leave` on,
+// threads return at once.
+template <bool warp>
 __global__ static void round_kernel(int* out, int rounds, int leave) {
     __shared__ int s[1024];
-    if ((int)threadIdx.x >= leave) return;
-    int v = (int)threadIdx.x;
-    for (int i = 0; i < rounds; i++) {
-        s[((int)threadIdx.x + 1) % leave] = v;
-        __syncthreads();
-        v = s[threadIdx.x];
-        __syncthreads();
+    const int thread = (int)threadIdx.x;
+    if (thread >= leave) return;
+    int v = thread;
+    for (int i = 0; i < 2 * rounds; i++) {
+        if (i % 2 == 0)
+            s[(thread + 1) % leave] = v;
+        else
+            v = s[thread];
+        if (warp)
+            __syncwarp();
+        else
+            __syncthreads();
     }
-    out[(int)blockIdx.x * leave + (int)threadIdx.x] = v;
-}
-// The same in a warp.
-__global__ static void round_warp_kernel(int* out, int rounds, int leave) {
-    __shared__ int s[32];
-    const int lane = (int)threadIdx.x;
-    if (lane >= leave) return;
-    int v = lane;
-    for (int i = 0; i < rounds; i++) {
-        s[(lane + 1) % leave] = v;
-        __syncwarp();
-        v = s[lane];
-        __syncwarp();
-    }
-    out[(int)blockIdx.x * leave + lane] = v;
+    out[(int)blockIdx.x * leave + thread] = v;
 }
 static void test_barriers() {
-    const int sizes[] = {1, 2, 31, 32, 33, 64, 100, 256, 1000, 1024};
-    for (int threads : sizes) {
+    for (int threads : {1, 2, 31, 32, 33, 64, 100, 256, 1000, 1024}) {
         if (is_short && threads == 1000) continue;
         const int leave = threads > 50 ? threads - 37 : threads, rounds = 3, blocks = is_short ? 3 : 9;
         Ints want;
         for (int i = 0; i < blocks * leave; i++) want.push_back((i % leave + leave * rounds - rounds) % leave);
         Device<int> out((int64_t)want.size()), warps((int64_t)want.size());
-        launch(launch_shape((unsigned)blocks, (unsigned)threads), round_kernel, out.p, rounds, leave);
-        bool ok = out.get() == want;
-        if (threads <= 32) {
-            launch(launch_shape((unsigned)blocks, 32), round_warp_kernel, warps.p, rounds, leave);
-            ok = ok && warps.get() == want;
-        }
-        check(ok, "barriers: blocks of %d threads, of which %d return early", threads, threads - leave);
+        launch(launch_shape((unsigned)blocks, (unsigned)threads), round_kernel<false>, out.p, rounds, leave);
+        if (threads <= 32) launch(launch_shape((unsigned)blocks, 32), round_kernel<true>, warps.p, rounds, leave);
+        check(out.get() == want && (threads > 32 || warps.get() == want),
+              "barriers: blocks of %d threads, of which %d return early", threads, threads - leave);
     }
 }
 
@@ -228,110 +205,53 @@ static void test_atomics() {
     check(all, "atomicAdd gives every value to one thread");
 }
 
-// The last block to finish adds up what all have left: a fence and a counter.
-__global__ static void last_block_kernel(int* partial, unsigned* finished, int* sum) {
-    __shared__ bool last;
-    if (threadIdx.x == 0) {
-        partial[blockIdx.x] = (int)blockIdx.x;
-        __threadfence();
-        last = atomicAdd(finished, 1u) == gridDim.x - 1;
-    }
-    __syncthreads();
-    if (last && threadIdx.x == 0) {
-        int s = 0;
-        for (unsigned b = 0; b < gridDim.x; b++) s += partial[b];
-        *sum = s;
-    }
-}
-static void test_last_block() {
-    Device<int> partial(40), sum(1);
-    Device<unsigned> finished(std::vector<unsigned>(1, 0));
-    launch(launch_shape(40, 64), last_block_kernel, partial.p, finished.p, sum.p);
-    check(sum.get()[0] == 39 * 40 / 2, "the last block adds up");
-}
-
 // ----------------------------------------------------------------------------------------------------------------
 // Tensor cores. PTX ISA, "Matrix fragments for mma.m16n8k16": of A (16 x 16), lane l holds a0, a1 in row l / 4, a2, a3
 // in row l / 4 + 8, columns 2 (l % 4) and one more; a4 to a7 the same 8 columns on. Of B (16 x 8), b0, b1 in rows 2 (l
 // % 4) and one more, b2, b3 8 rows on, column l / 4. Of C and D (16 x 8), c0, c1 in row l / 4, c2, c3 8 rows on,
 // columns as of A.
 
-template <class T>
-__global__ static void fragments_kernel(float* d, const T* a, const T* b, const float* c) {
+__global__ static void fragments_kernel(float* d, const bf16* a, const bf16* b, const float* c) {
     const int l = (int)threadIdx.x, row = l / 4, column = 2 * (l % 4);
+    bf16 xa[8], xb[4];
     unsigned fa[4], fb[2];
-    float fd[4] = {c[row * 8 + column], c[row * 8 + column + 1], c[(row + 8) * 8 + column],
-                   c[(row + 8) * 8 + column + 1]};
-    const T xa[8] = {a[row * 16 + column],           a[row * 16 + column + 1],      a[(row + 8) * 16 + column],
-                     a[(row + 8) * 16 + column + 1], a[row * 16 + column + 8],      a[row * 16 + column + 9],
-                     a[(row + 8) * 16 + column + 8], a[(row + 8) * 16 + column + 9]};
-    const T xb[4] = {b[column * 8 + row], b[(column + 1) * 8 + row], b[(column + 8) * 8 + row],
-                     b[(column + 9) * 8 + row]};
+    float fd[4];
+    for (int i = 0; i < 8; i++) xa[i] = a[(row + i / 2 % 2 * 8) * 16 + column + i / 4 * 8 + i % 2];
+    for (int i = 0; i < 4; i++) xb[i] = b[(column + i / 2 * 8 + i % 2) * 8 + row];
+    for (int i = 0; i < 4; i++) fd[i] = c[(row + i / 2 * 8) * 8 + column + i % 2];
     memcpy(fa, xa, 16);
     memcpy(fb, xb, 8);
     mma_m16n8k16(fd, fa, fb);
-    d[row * 8 + column] = fd[0];
-    d[row * 8 + column + 1] = fd[1];
-    d[(row + 8) * 8 + column] = fd[2];
-    d[(row + 8) * 8 + column + 1] = fd[3];
+    for (int i = 0; i < 4; i++) d[(row + i / 2 * 8) * 8 + column + i % 2] = fd[i];
 }
-// The same by ldmatrix: A as its four tiles of 8 x 8; B, whose rows lie in memory as rows, transposed. Two products, as
-// x4 loads what two of them need: d[0] += A B, and d[1] += A B' with the upper and the lower half of B exchanged.
-template <class T>
-__global__ static void ldmatrix_kernel(float* d, const T* a, const T* b, const float* c) {
-    __shared__ __align__(16) T sa[16][24],
-        sb[16][8]; // rows of A are 48 bytes apart: ldmatrix gets addresses, not a matrix
-    const int l = (int)threadIdx.x, row = l / 4, column = 2 * (l % 4);
-    for (int i = l; i < 256; i += 32) sa[i / 16][i % 16] = a[i];
-    for (int i = l; i < 128; i += 32) sb[i / 8][i % 8] = b[i];
-    __syncwarp();
-    unsigned fa[4], fb[4];
-    ldmatrix_x4(fa, &sa[l % 16][l / 16 * 8]);
-    ldmatrix_x4_trans(fb, &sb[l % 16 ^ (l < 16 ? 0 : 8)][0]);
-    for (int j = 0; j < 2; j++) {
-        float fd[4];
-        for (int i = 0; i < 4; i++) fd[i] = c[(row + i / 2 * 8) * 8 + column + i % 2];
-        mma_m16n8k16(fd, fa, {fb[2 * j], fb[2 * j + 1]});
-        for (int i = 0; i < 4; i++) d[j * 128 + (row + i / 2 * 8) * 8 + column + i % 2] = fd[i];
-    }
-}
-template <class T>
-static void test_mma(const char* name) {
-    std::vector<T> a, b;
-    Floats c, want, want2;
-    for (int i = 0; i < 256; i++) a.push_back((T)(float)((i * 37 + i / 16 * 5) % 23 - 11));
-    for (int i = 0; i < 128; i++) b.push_back((T)(float)((i * 29 + i / 8 * 3) % 19 - 9));
+static void test_mma() {
+    std::vector<bf16> a, b;
+    Floats c, want;
+    for (int i = 0; i < 256; i++) a.push_back((bf16)(float)((i * 37 + i / 16 * 5) % 23 - 11));
+    for (int i = 0; i < 128; i++) b.push_back((bf16)(float)((i * 29 + i / 8 * 3) % 19 - 9));
     for (int i = 0; i < 128; i++) c.push_back((float)(i * 1000 % 77));
     for (int i = 0; i < 128; i++) {
-        float sum = c[(size_t)i], other = sum;
-        for (int k = 0; k < 16; k++) {
-            sum += (float)a[(size_t)(i / 8 * 16 + k)] * (float)b[(size_t)(k * 8 + i % 8)];
-            other += (float)a[(size_t)(i / 8 * 16 + k)] * (float)b[(size_t)((k ^ 8) * 8 + i % 8)];
-        }
-        want.push_back(sum), want2.push_back(other);
+        float sum = c[(size_t)i];
+        for (int k = 0; k < 16; k++) sum += (float)a[(size_t)(i / 8 * 16 + k)] * (float)b[(size_t)(k * 8 + i % 8)];
+        want.push_back(sum);
     }
-    Device<T> da(a), db(b);
-    Device<float> dc(c), dd(128), two(256);
-    launch(launch_shape(1, 32), fragments_kernel<T>, dd.p, (const T*)da.p, (const T*)db.p, (const float*)dc.p);
-    check(dd.get() == want, "mma.m16n8k16 of %s: fragments, product", name);
-    launch(launch_shape(1, 32), ldmatrix_kernel<T>, two.p, (const T*)da.p, (const T*)db.p, (const float*)dc.p);
-    want.insert(want.end(), want2.begin(), want2.end());
-    check(two.get() == want, "ldmatrix and ldmatrix.trans of %s, mma", name);
+    Device<bf16> da(a), db(b);
+    Device<float> dc(c), dd(128);
+    launch(launch_shape(1, 32), fragments_kernel, dd.p, (const bf16*)da.p, (const bf16*)db.p, (const float*)dc.p);
+    check(dd.get() == want, "mma.m16n8k16 of bf16: fragments, product");
 }
 
-// Lane l gets of each tile elements 2 (l % 4) and one more of row l / 4; with .trans, of column l / 4.
+// Lane l gets of each tile elements 2 (l % 4) and one more of row l / 4; with .trans, of column l / 4. Rows are 48
+// bytes apart, and come in another order: ldmatrix gets addresses, not a matrix.
 __global__ static void tiles_kernel(uint32_t* out) {
-    __shared__ __align__(16) uint16_t s[32][8];
+    __shared__ __align__(16) uint16_t s[32][24];
     const int l = (int)threadIdx.x;
-    for (int i = 0; i < 8; i++) s[l][i] = (uint16_t)(100 * l + i);
+    for (int i = 0; i < 8; i++) s[l ^ 8][i] = (uint16_t)(100 * l + i);
     __syncwarp();
-    unsigned r[4], t[4];
-    ldmatrix_x4(r, s[l]);
-    ldmatrix_x4_trans(t, s[l]);
-    for (int i = 0; i < 4; i++) {
-        out[8 * l + i] = r[i];
-        out[8 * l + 4 + i] = t[i];
-    }
+    unsigned r[8];
+    ldmatrix_x4((unsigned(&)[4])r[0], s[l ^ 8]);
+    ldmatrix_x4_trans((unsigned(&)[4])r[4], s[l ^ 8]);
+    for (int i = 0; i < 8; i++) out[8 * l + i] = r[i];
 }
 static void test_ldmatrix() {
     Device<uint32_t> out(256);
@@ -339,13 +259,10 @@ static void test_ldmatrix() {
     std::vector<uint32_t> want;
     for (int l = 0; l < 32; l++) {
         const uint32_t row = (uint32_t)l / 4, column = 2 * ((uint32_t)l % 4);
-        for (uint32_t tile = 0; tile < 4; tile++) {
-            const uint32_t at = 100 * (8 * tile + row) + column;
-            want.push_back(at | (at + 1) << 16);
-        }
-        for (uint32_t tile = 0; tile < 4; tile++) {
-            const uint32_t at = 100 * (8 * tile + column) + row;
-            want.push_back(at | (at + 100) << 16);
+        for (uint32_t i = 0; i < 8; i++) {
+            const bool trans = i >= 4;
+            const uint32_t at = 800 * (i % 4) + (trans ? 100 * column + row : 100 * row + column);
+            want.push_back(at | (at + (trans ? 100 : 1)) << 16);
         }
     }
     check(out.get() == want, "ldmatrix.x4 and .trans: every element in its place");
@@ -419,81 +336,60 @@ static void test_not_before() {
 }
 #endif
 
-// ---- 16-bit floats, against their definition: 1 sign bit, E bits of exponent, M of mantissa ---------------------
+// ---- bf16, against its definition: the upper half of a float, 7 bits of mantissa --------------------------------
 
-static double value_of_bits(unsigned bits, int E, int M) {
-    const int exponent = (int)(bits >> M & ((1u << E) - 1)), bias = (1 << (E - 1)) - 1;
-    const double mantissa = (double)(bits & ((1u << M) - 1));
-    double v;
-    if (exponent == (1 << E) - 1)
-        v = mantissa != 0 ? NAN : INFINITY;
-    else if (exponent == 0)
-        v = ldexp(mantissa, 1 - bias - M);
-    else
-        v = ldexp(ldexp(1, M) + mantissa, exponent - bias - M);
-    return bits >> 15 & 1 ? -v : v;
-}
-// The nearest number with these bits, of two the one with an even mantissa. nearbyint rounds ties to even.
-static double nearest_value(double x, int E, int M) {
-    const int bias = (1 << (E - 1)) - 1;
+static double value_of_bits(unsigned bits) { return (double)float_of_bits(bits << 16); }
+// The nearest number with 7 bits, of two the one with an even mantissa. nearbyint rounds ties to even.
+static double nearest_value(double x) {
     if (x == 0 || x - x != 0) return x; // infinite, NaN
-    const int unit = std::max(ilogb(x), 1 - bias) - M;
-    const double y = ldexp(nearbyint(ldexp(x, -unit)), unit), largest = ldexp(2 - ldexp(1, -M), bias);
-    return fabs(y) > largest ? copysign(INFINITY, x) : y;
+    const int unit = std::max(ilogb(x), -126) - 7;
+    const double y = ldexp(nearbyint(ldexp(x, -unit)), unit);
+    return fabs(y) > 0x1.fep127 ? copysign(INFINITY, x) : y;
 }
-template <class T>
-__global__ static void to_16_kernel(T* out, const float* in, int64_t n) {
+template <class To, class From>
+__global__ static void convert_kernel(To* out, const From* in, int64_t n) {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) out[i] = (T)in[i];
-}
-template <class T>
-__global__ static void from_16_kernel(float* out, const T* in, int64_t n) {
-    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) out[i] = (float)in[i];
+    if (i < n) out[i] = (To)in[i];
 }
 static bool same(double a, double b) { return a == b ? signbit(a) == signbit(b) : a != a && b != b; }
 
-template <class T>
-static void test_16(const char* name, int E, int M) {
-    std::vector<T> all(65536);
+static void test_bf16() {
+    std::vector<bf16> all(65536);
     for (unsigned i = 0; i < 65536; i++) {
         const uint16_t bits = (uint16_t)i;
         memcpy((void*)&all[i], &bits, 2);
     }
-    Device<T> bits(all);
+    Device<bf16> bits(all);
     Device<float> values(65536);
-    launch(launch_shape(256, 256), from_16_kernel<T>, values.p, (const T*)bits.p, (int64_t)65536);
+    launch(launch_shape(256, 256), convert_kernel<float, bf16>, values.p, (const bf16*)bits.p, (int64_t)65536);
     const Floats device = values.get();
     int wrong = 0;
-    for (unsigned i = 0; i < 65536; i++) {
-        const double want = value_of_bits(i, E, M);
-        if (!same(device[i], want) || !same((float)all[i], want)) wrong++;
-    }
-    check(wrong == 0, "%s to float: all 65536, on device and host: %d wrong", name, wrong);
+    for (unsigned i = 0; i < 65536; i++)
+        wrong += !same(device[i], value_of_bits(i)) || !same((float)all[i], value_of_bits(i));
+    check(wrong == 0, "bf16 to float: all 65536, on device and host: %d wrong", wrong);
 
     // All values, the middles between neighbours, one float up and down of each; and floats of any size.
     Floats x;
     for (unsigned i = 0; i < 65536; i += is_short ? 13 : 1) {
-        const double v = value_of_bits(i, E, M), next = value_of_bits(i + 1, E, M);
+        const double v = value_of_bits(i), next = value_of_bits(i + 1);
         const float both[2] = {(float)v, (float)(v / 2 + next / 2)};
         for (float f : both)
             x.push_back(f), x.push_back(nextafterf(f, -INFINITY)), x.push_back(nextafterf(f, INFINITY));
     }
     for (int64_t i = 0; i < (is_short ? 10000 : 2000000); i++)
         x.push_back(float_of_bits(philox(16, 0, (uint64_t)i).word[0]));
-    Device<float> in(x);
-    Device<T> out((int64_t)x.size());
     const int64_t n = (int64_t)x.size();
-    launch(launch_shape((unsigned)blocks_for(n, 256), 256), to_16_kernel<T>, out.p, (const float*)in.p, n);
-    const std::vector<T> got = out.get();
+    Device<float> in(x);
+    Device<bf16> out(n);
+    launch(launch_shape((unsigned)blocks_for(n, 256), 256), convert_kernel<bf16, float>, out.p, (const float*)in.p, n);
+    const std::vector<bf16> got = out.get();
     wrong = 0;
     for (size_t i = 0; i < x.size(); i++) {
         uint16_t b;
         memcpy(&b, &got[i], 2);
-        const double want = nearest_value(x[i], E, M);
-        if (!same(value_of_bits(b, E, M), want) || !same((float)(T)x[i], want)) wrong++;
+        wrong += !same(value_of_bits(b), nearest_value(x[i])) || !same((float)(bf16)x[i], nearest_value(x[i]));
     }
-    check(wrong == 0, "float to %s: %zu floats, to nearest even: %d wrong", name, x.size(), wrong);
+    check(wrong == 0, "float to bf16: %zu floats, to nearest even: %d wrong", x.size(), wrong);
 }
 
 // ---- Mathematics and memory accesses that have names ------------------------------------------------------------
@@ -529,17 +425,15 @@ int main(int argc, char** argv) {
     test_arguments();
     test_shuffles();
     test_shuffles_of_parts();
-    test_warp_sums();
     test_barriers();
     test_leaving();
     test_atomics();
-    test_last_block();
-    test_mma<bf16>("bf16");
+    test_mma();
     test_ldmatrix();
     test_copies();
-    test_16<bf16>("bf16", 8, 7);
+    test_bf16();
     test_names();
-    test_planner_memory();
+    test_memory();
     test_device();
     test_async_schedule();
     test_times();
@@ -551,11 +445,8 @@ int main(int argc, char** argv) {
     test_late_copies();
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) // which would find nothing more
     if (!is_again) {
-        test_again(argv[0], "CUDA_ON_CPU_ORDER=1");
-        test_again(argv[0], "CUDA_ON_CPU_ORDER=2");
-        test_again(argv[0], "CUDA_ON_CPU_ORDER=3");
-        test_again(argv[0], "CUDA_ON_CPU_THREADS=1");
-        test_again(argv[0], "CUDA_ON_CPU_DEFER=1");
+        for (const char* setting : {"ORDER=1", "ORDER=2", "ORDER=3", "THREADS=1", "DEFER=1"})
+            test_again(argv[0], setting);
     }
 #endif
 #endif

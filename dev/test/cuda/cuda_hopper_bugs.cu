@@ -8,71 +8,20 @@ TMA. Each bug is one line of it that is left out or wrong. How they are run and 
 only.
 */
 #include "../../../kernels/hopper.cuh"
-#include "../unit/test.h"
-
-#ifdef __CUDACC__
-int main() {
-    check(true, "nothing to do: the bugs are for emulated GPUs");
-    return test_end();
-}
-#else
-
 #include "cuda_bugs.h"
 
-enum Mistake {
-    NONE,
-    // barriers
-    NO_INIT,
-    NO_BARRIERS_FENCE,
-    NO_SYNC_AFTER_INIT,
-    INIT_TWICE,
-    BARRIER_OVERWRITTEN,
-    ONE_ARRIVAL_TOO_MANY,
-    NO_ARRIVAL,
-    TOO_FEW_BYTES,
-    TOO_MANY_BYTES,
-    WRONG_PARITY,
-    PARITY_OF_TWO,
-    OTHER_COUNT,
-    COUNT_NO_WARPS,
-    // copies
-    NOT_WAITED_FOR_FULL,
-    READ_BEFORE_FULL,
-    NOT_WAITED_FOR_EMPTY,
-    NOBODY_WAITS_FOR_LOAD,
-    TWO_LOADS_TO_ONE_PLACE,
-    TILE_NOT_ALIGNED,
-    TILE_PAST_THE_END,
-    COLUMN_NOT_ALIGNED,
-    STORE_BEFORE_MATRIX,
-    STORE_OF_SHORT_ROWS,
-    STORE_NOT_WAITED_FOR,
-    STORE_NOT_COMMITTED,
-    STORE_OVERWRITTEN,
-    LOAD_OVER_STORE,
-    NO_FENCE_BEFORE_STORE,
-    // products
-    NO_WARPGROUP_FENCE,
-    NO_COMMIT,
-    WAITS_FOR_TOO_FEW,
-    NO_WAIT,
-    SUMS_READ_TOO_EARLY,
-    SUMS_CHANGED,
-    A_CHANGED,
-    NO_FENCE_BEFORE_PRODUCT,
-    FENCE_AFTER_BARRIER,
-    FENCE_OF_ONE_THREAD,
-    FENCE_BEFORE_STORES,
-    NO_BARRIER_BEFORE_PRODUCT,
-    TWO_WARPS,
-    OTHER_OPERANDS,
-    STEP_TOO_FAR,
-    OTHER_SUMS_OVERLAP,
-    TILE_STORED_TOO_EARLY,
-    // registers
-    TOO_MANY_REGISTERS,
-    ONE_WARP_KEEPS_ITS_REGISTERS
-};
+// Mistakes with barriers, copies, products and registers.
+enum { NONE, NO_INIT, NO_BARRIERS_FENCE, NO_SYNC_AFTER_INIT, INIT_TWICE, BARRIER_OVERWRITTEN, ONE_ARRIVAL_TOO_MANY };
+enum { NO_ARRIVAL = 10, TOO_FEW_BYTES, TOO_MANY_BYTES, WRONG_PARITY, PARITY_OF_TWO, OTHER_COUNT, COUNT_NO_WARPS };
+enum { NOT_WAITED_FOR_FULL = 20, READ_BEFORE_FULL, NOT_WAITED_FOR_EMPTY, NOBODY_WAITS_FOR_LOAD };
+enum { TWO_LOADS_TO_ONE_PLACE = 30, TILE_NOT_ALIGNED, TILE_PAST_THE_END, COLUMN_NOT_ALIGNED, STORE_BEFORE_MATRIX };
+enum { STORE_OF_SHORT_ROWS = 40, STORE_NOT_WAITED_FOR, STORE_NOT_COMMITTED, STORE_OVERWRITTEN, LOAD_OVER_STORE };
+enum { NO_FENCE_BEFORE_STORE = 50 };
+enum { NO_WARPGROUP_FENCE = 60, NO_COMMIT, WAITS_FOR_TOO_FEW, NO_WAIT, SUMS_READ_TOO_EARLY, SUMS_CHANGED, A_CHANGED };
+enum { NO_FENCE_BEFORE_PRODUCT = 70, FENCE_AFTER_BARRIER, FENCE_OF_ONE_THREAD, FENCE_BEFORE_STORES };
+enum { NO_BARRIER_BEFORE_PRODUCT = 80, TWO_WARPS, OTHER_OPERANDS, STEP_TOO_FAR, OTHER_SUMS_OVERLAP };
+enum { TILE_STORED_TOO_EARLY = 90 };
+enum { TOO_MANY_REGISTERS = 100, ONE_WARP_KEEPS_ITS_REGISTERS };
 
 static unsigned pack_pair(float low, float high) { // low is in the lower half
     const bf16 pair[2] = {(bf16)low, (bf16)high};
@@ -89,7 +38,7 @@ struct Maps {
     TensorMap a, b, d;
 };
 
-static void small_init(Barrier& full, Barrier& empty, Mistake mistake) {
+static void small_init(Barrier& full, Barrier& empty, int mistake) {
     if (mistake != NO_INIT) full.init(1);
     if (mistake == INIT_TWICE) full.init(1); // <-- here
     empty.init(1);
@@ -98,7 +47,7 @@ static void small_init(Barrier& full, Barrier& empty, Mistake mistake) {
 }
 
 // What one thread does: brings A and B, 64 columns at a time.
-static void small_copies(Tiles& s, const Maps& maps, Barrier& full, Barrier& empty, Mistake mistake) {
+static void small_copies(Tiles& s, const Maps& maps, Barrier& full, Barrier& empty, int mistake) {
     for (int k = 0; k < 2; k++) {
         if (mistake != NOT_WAITED_FOR_EMPTY) empty.wait((k & 1) ^ 1);                         // <-- here
         full.arrive_expect(16384 - (mistake == TOO_FEW_BYTES) + (mistake == TOO_MANY_BYTES)); // <-- here
@@ -113,8 +62,7 @@ static void small_copies(Tiles& s, const Maps& maps, Barrier& full, Barrier& emp
 }
 
 // The sums of a warpgroup, through a tile, to D.
-static void small_store(Tiles& s, const Maps& maps, const float (&sums)[32], Barrier& full, int thread,
-                        Mistake mistake) {
+static void small_store(Tiles& s, const Maps& maps, const float (&sums)[32], Barrier& full, int thread, int mistake) {
     const int row = thread / 32 * 16 + thread % 16, column = thread % 32 / 16 * 8;
     for (int q = 0; q < 4; q++) {
         const unsigned r[4] = {pack_pair(sums[8 * q], sums[8 * q + 1]), pack_pair(sums[8 * q + 2], sums[8 * q + 3]),
@@ -135,7 +83,7 @@ static void small_store(Tiles& s, const Maps& maps, const float (&sums)[32], Bar
     if (mistake != STORE_NOT_WAITED_FOR) tensor_store_wait_read<0>();
 }
 
-__global__ static void small(const __grid_constant__ Maps maps, const bf16* c, float* out, Mistake mistake) {
+__global__ static void small(const __grid_constant__ Maps maps, const bf16* c, float* out, int mistake) {
     __shared__ Barrier full, empty;
     Tiles& s = *dynamic_shared<Tiles>();
     if (threadIdx.x == 0) small_init(full, empty, mistake);
@@ -202,7 +150,7 @@ __global__ static void small(const __grid_constant__ Maps maps, const bf16* c, f
     small_store(s, maps, sums, full, thread, mistake);
 }
 
-static void multiply(float* out, const float* in, Mistake mistake) {
+static void multiply(float* out, const float* in, int mistake) {
     bf16 *all, host[5 * 4096];
     cuda_check(cudaMalloc(&all, sizeof host), "cudaMalloc");
     float x[N];
@@ -219,7 +167,7 @@ static void multiply(float* out, const float* in, Mistake mistake) {
     cuda_check(cudaMemcpy(out + 128, x, 128 * sizeof(float), cudaMemcpyHostToDevice), "cudaMemcpy");
     cuda_check(cudaFree(all), "cudaFree");
 }
-template <Mistake mistake>
+template <int mistake>
 static void with(float* out, const float* in, bool right) {
     multiply(out, in, right ? NONE : mistake);
 }
@@ -296,5 +244,3 @@ static const Bug bugs[] = {
 };
 
 int main(int argc, char** argv) { return bugs_main(argc, argv, __FILE__, bugs, (int)(sizeof bugs / sizeof *bugs)); }
-
-#endif

@@ -35,7 +35,7 @@ case " $GPU_TESTS " in
 esac
 {
     if [ -n "${LONG:-}" ]; then
-        echo "device memory between ranks:dev/test/cuda/cuda_comm.sh"
+        [ -z "${MPIRUN-mpirun}" ] || echo "device memory between ranks:dev/test/cuda/cuda_comm.sh"
         echo "emulated trainer:dev/test/system/test_emulated.sh"
         [ -z "${NVCC:-}" ] || echo "nvcc:dev/test/system/test_nvcc.sh"
     fi

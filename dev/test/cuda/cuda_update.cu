@@ -238,7 +238,9 @@ static void test_crossentropies(bool is_short) {
     test_losses_add(2500);
 }
 
-// ---- AdamW. m, v and the masters: 3, 4 and 12 roundings of terms in (-1, 1), on both sides. ---------------------
+// ----------------------------------------------------------------------------------------------------------------
+// The optimizers, each row of the table. On both sides AdamW's m, v and masters have 3, 4 and 12 roundings of terms in
+// (-1, 1); SGD's m has 5, its masters 2 more.
 
 typedef struct {
     Floats master, g, m, v;
@@ -253,18 +255,6 @@ static Moments moments(int64_t n) {
         if (i % 5 == 3) a.g[(size_t)i] *= 1e-6f;
     }
     return a;
-}
-
-// Elements [begin, end) are updated on the device, as a slice that begins there.
-typedef struct {
-    Device<floatX>* p;
-    Device<float>*master, *g, *m, *v;
-} OnDevice;
-static void update_part(const OnDevice& d, int64_t begin, int64_t end, uint64_t first, uint64_t key, int64_t step,
-                        float lr) {
-    const TensorRange part = {begin, begin, end - begin, first + (uint64_t)begin, key, 0, true};
-    const OptimizerStep s = {lr, 0.9f, 0.95f, 1e-8f, 0.1f, step, 0.7f};
-    adamw_update(d.p->p, sizeof(floatX) == 4 ? NULL : d.master->p, d.g->p, d.m->p, d.v->p, &part, 1, &s);
 }
 
 typedef struct {
@@ -289,53 +279,62 @@ static void compare_rounding(const char* name, const Floats& p, const Floats& ma
     add_result(name, same_bits(numbers, wanted) ? 0 : INFINITY, 0, 1);
 }
 
+static int kind; // of the optimizer that is tested, and its name with what is tested of it
+static const char* named(const char* what) {
+    static char name[96];
+    snprintf(name, sizeof name, "%s_update: %s", optimizers[kind].name, what);
+    return name;
+}
+
 // The reference's update of float32 weights, which are its masters, or its parameters where it has no masters, `gap`
 // elements behind the first. Returns the parameters.
-typedef void (*HostUpdate)(reference::floatX* params, float* master, const float* grad, float* m, float* v,
-                           const TensorRange* ranges, int count, const OptimizerStep* s);
-static HostBuffer update_on_host(HostUpdate update, Floats& weights, const Floats& grad, Floats& m, Floats& v, int gap,
+static HostBuffer update_on_host(Floats& weights, const Floats& grad, Floats& m, Floats& v, int gap,
                                  const std::vector<TensorRange>& ranges) {
     HostBuffer p((size_t)gap, reference::to_floatX(0));
     for (float w : weights) p.push_back(reference::to_floatX(w));
-    update(p.data(), BOTH_ROUND ? weights.data() : NULL, grad.data(), m.data(), v.data(), ranges.data(),
-           (int)ranges.size(), &test_step);
+    reference::optimizers[kind].update(p.data(), BOTH_ROUND ? weights.data() : NULL, grad.data(), m.data(), v.data(),
+                                       ranges.data(), (int)ranges.size(), &test_step);
     if (!BOTH_ROUND) {
         for (size_t i = 0; i < weights.size(); i++) weights[i] = reference::to_float(p[(size_t)gap + i]);
     }
     return p;
 }
 
-// An update in parts that begin at `cuts`, the last of which is the end.
-static Updated updated(const Moments& a, const std::vector<int64_t>& cuts, int moved, uint64_t first, uint64_t key,
-                       int64_t step, float lr) {
+// An update in parts that begin at `cuts`, the last of which is the end, as slices that begin there.
+static Updated updated(const Moments& a, const std::vector<int64_t>& cuts, int moved, uint64_t first, uint64_t key = 17,
+                       const OptimizerStep& s = test_step) {
     ShardedBuffer start;
     for (float x : a.master) start.push_back((floatX)x);
     Device<floatX> p(start, bit(moved, 0));
     Device<float> master(a.master, bit(moved, 1)), g(a.g, bit(moved, 2)), m(a.m, bit(moved, 3)), v(a.v, bit(moved, 4));
-    const OnDevice d = {&p, &master, &g, &m, &v};
-    for (size_t i = 0; i + 1 < cuts.size(); i++) update_part(d, cuts[i], cuts[i + 1], first, key, step, lr);
+    const bool second = optimizers[kind].moments > 1;
+    for (size_t i = 0; i + 1 < cuts.size(); i++) {
+        const TensorRange part = {cuts[i], cuts[i], cuts[i + 1] - cuts[i], first + (uint64_t)cuts[i], key, 0, true};
+        optimizers[kind].update(p.p, sizeof(floatX) == 4 ? NULL : master.p, g.p, m.p, second ? v.p : NULL, &part, 1,
+                                &s);
+    }
     const Floats rounded = floats_of(p.get());
     if (sizeof(floatX) == 4) return {rounded, rounded, m.get(), v.get()};
     Device<floatX> again((int64_t)start.size(), bit(moved, 0)); // a master read from a file is rounded as it was
-    adamw_round(again.p, master.p, (int64_t)start.size(), step, key, first);
+    adamw_round(again.p, master.p, (int64_t)start.size(), s.step, key, first);
     const Floats rounded_again = floats_of(again.get());
     begin_case(1, (int)start.size(), moved);
     const bool same = memcmp(rounded_again.data(), rounded.data(), rounded.size() * sizeof(float)) == 0;
-    add_result("adamw_round: the bits of the update", same ? 0 : INFINITY, 0, 1);
-    if (BOTH_ROUND)
-        compare_rounding("adamw_update: bits rounded as on the CPU", rounded, master.get(), step, key, first);
+    add_result(named("rounded as by adamw_round"), same ? 0 : INFINITY, 0, 1);
+    if (BOTH_ROUND) compare_rounding(named("bits rounded as on the CPU"), rounded, master.get(), s.step, key, first);
     return {rounded, master.get(), m.get(), v.get()};
 }
 
-static void test_adamw(int n, int moved, uint64_t first) {
+static void test_update(int n, int moved, uint64_t first) {
     const Moments a = moments(n);
     Floats want = a.master, want_m = a.m, want_v = a.v;
-    update_on_host(reference::adamw_update, want, a.g, want_m, want_v, 0, {whole_range(n)});
-    const Updated got = updated(a, {0, n}, moved, first, 17, 3, 1e-2f);
+    update_on_host(want, a.g, want_m, want_v, 0, {whole_range(n)});
+    const Updated got = updated(a, {0, n}, moved, first);
+    const bool two = optimizers[kind].moments > 1;
     begin_case(1, n, moved);
-    compare("adamw_update: master", got.master, want, false, 12 * U32);
-    compare("adamw_update: m", got.m, want_m, false, 6 * U32);
-    compare("adamw_update: v", got.v, want_v, false, 8 * U32);
+    compare(named("master"), got.master, want, false, (two ? 12 : 4) * U32);
+    compare(named("m"), got.m, want_m, false, (two ? 6 : 10) * U32);
+    if (two) compare(named("v"), got.v, want_v, false, 8 * U32);
 }
 
 // The neighbours of x in floatX, |low| <= |x| <= |high|, and how far x is from the lower one to the higher.
@@ -344,10 +343,9 @@ typedef struct {
     double fraction;
 } Neighbours;
 static Neighbours neighbours(float x) {
-    const double digits = -log2(U), least = U == 0x1p-11 ? -24 : -133;
     int e;
     frexp(x, &e);
-    const double step = ldexp(1, (int)fmax(e - digits, least)), low = step * trunc((double)x / step);
+    const double step = ldexp(1, (int)fmax(e - 8, -133)), low = step * trunc((double)x / step);
     const double high = low + copysign(step, x);
     return {(float)low, (float)high, fabs((double)x - low) / step};
 }
@@ -356,41 +354,42 @@ static Neighbours neighbours(float x) {
 static void test_rounding(int n, float size, uint64_t first, uint64_t key, int64_t step) {
     Moments a = moments(n);
     for (float& x : a.master) x *= size;
-    const int bits = U == 0x1p-8 ? 16 : 13;
-    const Updated got = updated(a, {0, n}, 0, first, key, step, 1e-3f);
+    OptimizerStep s = test_step;
+    s.step = step, s.lr = 1e-3f;
+    const Updated got = updated(a, {0, n}, 0, first, key, s);
     bool right = true;
     double bias = 0;
     for (int i = 0; i < n; i++) {
         const float x = got.master[(size_t)i], y = got.p[(size_t)i];
         const Neighbours near = neighbours(x);
         const uint64_t at = first + (uint64_t)i;
-        const uint32_t random = philox(key, (uint64_t)step, at / 4).word[at % 4] & ((1u << bits) - 1);
-        const double carry = near.fraction + ldexp(random, -bits);
+        const uint32_t random = philox(key, (uint64_t)step, at / 4).word[at % 4] & 0xffffu;
+        const double carry = near.fraction + ldexp(random, -16);
         right &= y == (near.fraction > 0 && carry >= 1 ? near.high : near.low);
         bias += fabs((double)y - near.low) / fabs((double)near.high - near.low) - near.fraction;
     }
-    check(right, "%-5s adamw_update: numbers to %g are rounded by the bits of their element", floatX_name,
-          (double)size);
+    check(right, "%-5s %s to %g", floatX_name, named("numbers are rounded by the bits of their element"), (double)size);
     // Of a fraction f, the variance is f (1 - f), 1/6 in the mean over f.
     check_error("  bias in steps", fabs(bias / n), 4 / sqrt(6.0 * n));
 }
 
-static void test_adamw_slices() {
+static void test_slices() {
     const int n = 1201;
     const Moments a = moments(n);
-    const Updated whole = updated(a, {0, n}, 0, 4, 17, 3, 1e-2f);
-    bool cuts = true, moves = true;
-    for (int64_t cut = 1; cut < 9; cut++)
-        cuts &= same_bits(whole, updated(a, {0, cut, 600 + cut, n}, 0, 4, 17, 3, 1e-2f));
-    for (int moved = 1; moved < 32; moved *= 2) moves &= same_bits(whole, updated(a, {0, n}, moved, 4, 17, 3, 1e-2f));
-    check(cuts, "%-5s adamw_update: the same bits in slices", floatX_name);
-    check(moves, "%-5s adamw_update: the same bits at any alignment", floatX_name);
+    const Updated whole = updated(a, {0, n}, 0, 4);
+    bool same = true;
+    for (int64_t cut = 1; cut < 9; cut++) same &= same_bits(whole, updated(a, {0, cut, 600 + cut, n}, 0, 4));
+    for (int moved = 1; moved < 32; moved *= 2) same &= same_bits(whole, updated(a, {0, n}, moved, 4));
+    check(same, "%-5s %s", floatX_name, named("the same bits in slices and at any alignment"));
     if (sizeof(floatX) == 4) return;
-    const Floats other_key = updated(a, {0, n}, 0, 4, 17 + (1ull << 40), 3, 1e-2f).p;
-    const Floats other_first = updated(a, {0, n}, 0, 4 + (1ull << 40), 17, 3, 1e-2f).p;
-    const Floats other_step = updated(a, {0, n}, 0, 4, 17, 4, 0).p, no_step = updated(a, {0, n}, 0, 4, 17, 3, 0).p;
-    check(!same_bits(whole.p, other_key) && !same_bits(whole.p, other_first) && !same_bits(other_step, no_step),
-          "%-5s adamw_update: other bits for another key, place or step", floatX_name);
+    OptimizerStep stays = test_step;
+    stays.lr = 0;
+    const Floats no_step = updated(a, {0, n}, 0, 4, 17, stays).p;
+    stays.step++;
+    const bool other = !same_bits(whole.p, updated(a, {0, n}, 0, 4, 17 + (1ull << 40)).p) &&
+                       !same_bits(whole.p, updated(a, {0, n}, 0, 4 + (1ull << 40)).p) &&
+                       !same_bits(no_step, updated(a, {0, n}, 0, 4, 17, stays).p);
+    check(other, "%-5s %s", floatX_name, named("other bits for another key, place or step"));
 }
 
 // Without a step (lr = 0) the masters stay, and p is what they are rounded to.
@@ -403,13 +402,15 @@ static void test_rounding_special() {
         if (fabsf((float)x) < INFINITY) a.master.push_back((float)x);
     }
     const size_t exact = a.master.size();
-    const float special[] = {INFINITY,  -INFINITY, NAN,  0x1.fffffep127f, -0x1.fffffep127f, 65519.0f,
-                             -65519.9f, 1e6f,      -NAN, 0x1p-149f,       -0x1.8p-133f,     0x1.234p-127f};
-    for (int i = 0; i < 8; i++) a.master.insert(a.master.end(), special, special + 12);
-    const float largest = U == 0x1p-8 ? 0x1.fep127f : 65504.0f;
+    const float special[] = {INFINITY, -INFINITY, NAN,          0x1.fffffep127f, -0x1.fffffep127f,
+                             -NAN,     0x1p-149f, -0x1.8p-133f, 0x1.234p-127f};
+    for (int i = 0; i < 8; i++) a.master.insert(a.master.end(), special, special + 9);
+    const float largest = 0x1.fep127f;
     const int n = (int)a.master.size();
     a.g.assign((size_t)n, 0), a.m = a.v = a.g;
-    const Updated got = updated(a, {0, n}, 0, 0, 5, 1, 0);
+    OptimizerStep s = test_step;
+    s.lr = 0;
+    const Updated got = updated(a, {0, n}, 0, 0, 5, s);
     bool same = true, finite = true, infinite = true;
     for (size_t i = 0; i < exact; i++) same &= bits_of_float(got.p[i]) == bits_of_float(a.master[i]);
     for (size_t i = exact; i < (size_t)n; i++) {
@@ -419,53 +420,21 @@ static void test_rounding_special() {
         else
             infinite &= x == x ? y == x : y != y;
     }
-    check(same, "%-5s adamw_update: %zu numbers of floatX stay what they are, with their sign", floatX_name, exact);
-    check(finite, "%-5s adamw_update: finite numbers stay finite", floatX_name);
-    check(infinite, "%-5s adamw_update: infinities and NaN stay", floatX_name);
+    check(same, "%-5s %s", floatX_name, named("numbers of floatX stay what they are, with their sign"));
+    check(finite, "%-5s %s", floatX_name, named("finite numbers stay finite"));
+    check(infinite, "%-5s %s", floatX_name, named("infinities and NaN stay"));
 }
 
-static void test_adamw_nan() {
+static void test_nan() {
     Moments a = moments(37);
     a.g[9] = NAN;
-    const Updated got = updated(a, {0, 37}, 0, 0, 1, 1, 1e-2f);
+    const Updated got = updated(a, {0, 37}, 0, 0);
     bool right = true;
-    for (size_t i = 0; i < 37; i++) right &= (got.p[i] != got.p[i]) == (i == 9) && (got.v[i] != got.v[i]) == (i == 9);
-    check(right, "%-5s adamw_update: a NaN in the gradient is seen, and alone", floatX_name);
-}
-
-// ----------------------------------------------------------------------------------------------------------------
-// SGD: the rule is another one, all else is AdamW's. m has 5 roundings of terms in (-1, 1), the masters 2 more.
-
-static Updated sgd_updated(const Moments& a, const std::vector<int64_t>& cuts, int moved, uint64_t first,
-                           uint64_t key) {
-    ShardedBuffer start;
-    for (float x : a.master) start.push_back((floatX)x);
-    const int64_t n = (int64_t)start.size();
-    Device<floatX> p(start, bit(moved, 0)), again(n, bit(moved, 0));
-    Device<float> master(a.master, bit(moved, 1)), g(a.g, bit(moved, 2)), m(a.m, bit(moved, 3));
-    for (size_t i = 0; i + 1 < cuts.size(); i++) {
-        const TensorRange part = {cuts[i], cuts[i], cuts[i + 1] - cuts[i], first + (uint64_t)cuts[i], key, 0, true};
-        sgd_update(p.p, sizeof(floatX) == 4 ? NULL : master.p, g.p, m.p, NULL, &part, 1, &test_step);
+    for (size_t i = 0; i < 37; i++) {
+        const bool here = i == 9, two = optimizers[kind].moments > 1;
+        right &= isnan(got.p[i]) == here && isnan(got.m[i]) == here && isnan(got.v[i]) == (here && two);
     }
-    const Floats rounded = floats_of(p.get());
-    if (sizeof(floatX) == 4) return {rounded, rounded, m.get(), m.get()};
-    adamw_round(again.p, master.p, n, test_step.step, key, first);
-    begin_case(1, (int)n, moved);
-    add_result("sgd_update: rounded as by adamw_round", same_bits(rounded, floats_of(again.get())) ? 0 : INFINITY, 0,
-               1);
-    if (BOTH_ROUND)
-        compare_rounding("sgd_update: bits rounded as on the CPU", rounded, master.get(), test_step.step, key, first);
-    return {rounded, master.get(), m.get(), m.get()};
-}
-
-static void test_sgd(int n, int moved, uint64_t first) {
-    const Moments a = moments(n);
-    Floats want = a.master, want_m = a.m, none;
-    update_on_host(reference::sgd_update, want, a.g, want_m, none, 0, {whole_range(n)});
-    const Updated got = sgd_updated(a, {0, n}, moved, first, 17);
-    begin_case(1, n, moved);
-    compare("sgd_update: master", got.master, want, false, 4 * U32);
-    compare("sgd_update: m", got.m, want_m, false, 10 * U32);
+    check(right, "%-5s %s", floatX_name, named("a NaN in the gradient is seen, and alone"));
 }
 
 // Ranges of more tensors than two launches take, one after the other with gaps, empty ones too; those of the first
@@ -487,7 +456,7 @@ static std::vector<TensorRange> many_ranges(int64_t gap, int64_t* end) {
 
 // Every row of the table beside its CPU twin, and beside an update of each range alone. Errors are relative to the
 // largest number.
-static void test_optimizer(int kind, int gap) {
+static void test_ranges(int gap) {
     int64_t n;
     const std::vector<TensorRange> ranges = many_ranges(gap, &n);
     const int count = (int)ranges.size();
@@ -505,7 +474,7 @@ static void test_optimizer(int kind, int gap) {
                                     &ranges[(size_t)i], alone ? 1 : count, &test_step);
         got[alone] = {floats_of(dp.get()), master.get(), dm.get(), dv.get()};
     }
-    const HostBuffer p = update_on_host(reference::optimizers[kind].update, weights, g, m, v, gap, ranges);
+    const HostBuffer p = update_on_host(weights, g, m, v, gap, ranges);
     char name[64];
     snprintf(name, sizeof name, "%s, row of the table", optimizers[kind].name);
     const Floats got_p(got[0].p.begin() + gap, got[0].p.end()), all = floats_of(p), want(all.begin() + gap, all.end());
@@ -522,19 +491,6 @@ static void test_optimizer(int kind, int gap) {
     check_close("its second moment", got[0].v, v, 16 * U32, 16 * U32);
     check(same_bits(got[0], got[1]), "%-5s %s: %d ranges of tensors at once, the bits of one by one", floatX_name,
           optimizers[kind].name, count);
-}
-
-static void test_sgd_slices() {
-    const int n = 1201;
-    const Moments a = moments(n);
-    const Updated whole = sgd_updated(a, {0, n}, 0, 4, 17);
-    bool same = true;
-    for (int64_t cut = 1; cut < 9; cut++) same &= same_bits(whole, sgd_updated(a, {0, cut, 600 + cut, n}, 0, 4, 17));
-    for (int moved = 1; moved < 16; moved *= 2) same &= same_bits(whole, sgd_updated(a, {0, n}, moved, 4, 17));
-    check(same, "%-5s sgd_update: the same bits in slices and at any alignment", floatX_name);
-    if (sizeof(floatX) == 2)
-        check(!same_bits(whole.p, sgd_updated(a, {0, n}, 0, 4, 18).p), "%-5s sgd_update: other bits for another key",
-              floatX_name);
 }
 
 // ---- Norm. In float64, at most 64 additions in a thread, 10 between threads and some among blocks. --------------
@@ -678,24 +634,19 @@ static void test_all_replicas(bool is_short) {
 int main(int argc, char** argv) {
     const bool is_short = argc > 1 && strcmp(argv[1], "--short") == 0;
     test_crossentropies(is_short);
-    for (int moved = 0; moved < 32; moved = moved ? 2 * moved : 1) test_adamw(1100, moved, 0);
-    for (uint64_t first = 0; first < 6; first++) test_adamw(33, 0, first);
-    test_adamw(1, 0, 5000000003ull);
-    test_adamw_slices();
-    test_adamw_nan();
-    if (sizeof(floatX) == 2) {
+    for (kind = 0; kind < OPTIMIZERS; kind++) {
+        for (int moved = 0; moved < 32; moved = moved ? 2 * moved : 1) test_update(1100, moved, 0);
+        for (uint64_t first = 0; first < 6; first++) test_update(33, 0, first);
+        test_update(1, 0, 5000000003ull);
+        test_slices();
+        test_nan();
+        for (int gap : {4, 7}) test_ranges(gap);
+        if (sizeof(floatX) == 4 || kind != OPTIMIZER_ADAMW) continue;
         test_rounding(20000, 1, 0, 17, 3);
         test_rounding(2001, 1e-5f, 3, 99, 123456);
         test_rounding(2001, 100, (1ull << 33) + 2, ~0ull, 1);
         test_rounding_special();
     }
-    for (int moved = 0; moved < 16; moved = moved ? 2 * moved : 1) test_sgd(1100, moved, 0);
-    for (uint64_t first = 0; first < 6; first++) test_sgd(33, 0, first);
-    for (int kind = 0; kind < OPTIMIZERS; kind++) {
-        test_optimizer(kind, 4);
-        test_optimizer(kind, 7);
-    }
-    test_sgd_slices();
     const int64_t counts[] = {0, 1, 3, 4, 33, 16384, 16389, 70001};
     for (int i = 0; i < (is_short ? 7 : 8); i++) {
         for (int shift = 0; shift < 4; shift++) test_sum_of_squares(counts[i], shift);

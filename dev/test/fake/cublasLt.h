@@ -30,7 +30,7 @@ zeros the order of the algorithms can be another than on numbers, as on a GPU, w
 
 // ---- What library_types.h, cublas_api.h and cublasLt.h declare --------------------------------------------------
 
-enum cudaDataType { CUDA_R_32F = 0, CUDA_R_16F = 2, CUDA_R_16BF = 14 };
+enum cudaDataType { CUDA_R_32F = 0, CUDA_R_16BF = 14 };
 enum cublasStatus_t {
     CUBLAS_STATUS_SUCCESS = 0,
     CUBLAS_STATUS_NOT_INITIALIZED = 1,
@@ -39,7 +39,7 @@ enum cublasStatus_t {
     CUBLAS_STATUS_NOT_SUPPORTED = 15
 };
 enum cublasOperation_t { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 };
-enum cublasComputeType_t { CUBLAS_COMPUTE_32F = 68, CUBLAS_COMPUTE_32F_FAST_TF32 = 77 };
+enum cublasComputeType_t { CUBLAS_COMPUTE_32F = 68 };
 enum cublasLtReductionScheme_t {
     CUBLASLT_REDUCTION_SCHEME_NONE = 0,
     CUBLASLT_REDUCTION_SCHEME_INPLACE = 1,
@@ -50,9 +50,7 @@ enum cublasLtReductionScheme_t {
 enum cublasLtEpilogue_t {
     CUBLASLT_EPILOGUE_DEFAULT = 1,
     CUBLASLT_EPILOGUE_BIAS = 4,
-    CUBLASLT_EPILOGUE_GELU = 32,
     CUBLASLT_EPILOGUE_GELU_AUX = 32 | 128,
-    CUBLASLT_EPILOGUE_GELU_BIAS = 32 | 4,
     CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 32 | 128 | 4,
     CUBLASLT_EPILOGUE_DGELU = 64 | 128
 };
@@ -135,7 +133,6 @@ struct FakeState {
     double copy_milliseconds;             // that each takes longer than the one before it
     double zeros_milliseconds;            // if not 0: a product that reads a matrix of zeros takes this minus its time
     bool no_epilogues;                    // the heuristic knows no epilogue other than BIAS
-    bool no_bias;                         // the heuristic knows no epilogue
     bool no_algorithms;                   // the heuristic knows nothing
     bool no_products;                     // and what it knows fails
     int handles, heuristics, products;    // calls
@@ -273,8 +270,7 @@ inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cu
     *returned = 0;
     const cublasStatus_t status = fake_check(o, a, b, c, d);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
-    if (fake_cublaslt.no_algorithms || (fake_cublaslt.no_epilogues && !fake_is_plain(o->epilogue)) ||
-        (fake_cublaslt.no_bias && o->epilogue != CUBLASLT_EPILOGUE_DEFAULT))
+    if (fake_cublaslt.no_algorithms || (fake_cublaslt.no_epilogues && !fake_is_plain(o->epilogue)))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     const FakeLayout* const layouts[] = {a, b, c, d};
     bool packed = !fake_has_aux(o->epilogue) || (uintptr_t)o->aux % 16 == 0;

@@ -42,11 +42,8 @@ wrong with NCCL always does:
 #include <string>
 #include <vector>
 
-#define NCCL_MAJOR 2
-#define NCCL_MINOR 28
-#define NCCL_PATCH 9
 #define NCCL_VERSION(X, Y, Z) ((X)*10000 + (Y)*100 + (Z))
-#define NCCL_VERSION_CODE NCCL_VERSION(NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH)
+#define NCCL_VERSION_CODE NCCL_VERSION(2, 28, 9)
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
 #define NCCL_SPLIT_NOCOLOR -1
 #define NCCL_UNIQUE_ID_BYTES 128
@@ -57,24 +54,14 @@ typedef struct {
 
 enum ncclResult_t {
     ncclSuccess = 0,
-    ncclUnhandledCudaError = 1,
     ncclSystemError = 2,
-    ncclInternalError = 3,
     ncclInvalidArgument = 4,
     ncclInvalidUsage = 5,
     ncclRemoteError = 6,
     ncclInProgress = 7
 };
 enum ncclRedOp_t { ncclSum = 0, ncclProd = 1, ncclMax = 2, ncclMin = 3, ncclAvg = 4 };
-enum ncclDataType_t {
-    ncclInt8 = 0,
-    ncclUint8 = 1,
-    ncclInt32 = 2,
-    ncclInt64 = 4,
-    ncclFloat32 = 7,
-    ncclFloat64 = 8,
-    ncclBfloat16 = 9
-};
+enum ncclDataType_t { ncclUint8 = 1, ncclInt32 = 2, ncclInt64 = 4, ncclFloat32 = 7, ncclFloat64 = 8, ncclBfloat16 = 9 };
 struct ncclConfig_t {
     size_t size;
     unsigned magic, version;
@@ -157,8 +144,6 @@ inline bool read_file(const ncclComm* c, const std::string& name, std::string* b
     return ok;
 }
 
-inline void remove_file(const ncclComm* c, const std::string& name) { unlink(path(c, name).c_str()); }
-
 // The rank has begun, and its process has ended or has let go of the communicator.
 inline bool gone(const ncclComm* c, int rank) {
     if (exists(c, "gone." + std::to_string(rank))) return true;
@@ -224,8 +209,7 @@ void reduce_as(char* to, const char* from, size_t n, ncclRedOp_t op) {
     for (size_t i = 0; i < n; i++) {
         T a, b;
         memcpy(&a, to + i * sizeof(T), sizeof(T)), memcpy(&b, from + i * sizeof(T), sizeof(T));
-        const bool first = op == ncclMax ? a > b : a < b;
-        T c = first ? a : b;
+        T c = (op == ncclMax ? a > b : a < b) ? a : b;
         if (op == ncclSum) c = T(a + b);
         memcpy(to + i * sizeof(T), &c, sizeof(T));
     }
@@ -236,10 +220,9 @@ struct Type {
     size_t bytes;
     void (*reduce)(char* to, const char* from, size_t n, ncclRedOp_t op);
 };
-inline const Type types[] = {{ncclInt8, 1, reduce_as<int8_t>},   {ncclUint8, 1, reduce_as<uint8_t>},
-                             {ncclInt32, 4, reduce_as<int32_t>}, {ncclInt64, 8, reduce_as<int64_t>},
-                             {ncclFloat32, 4, reduce_as<float>}, {ncclFloat64, 8, reduce_as<double>},
-                             {ncclBfloat16, 2, reduce_as<bf16>}};
+inline const Type types[] = {{ncclUint8, 1, reduce_as<uint8_t>},  {ncclInt32, 4, reduce_as<int32_t>},
+                             {ncclInt64, 8, reduce_as<int64_t>},  {ncclFloat32, 4, reduce_as<float>},
+                             {ncclFloat64, 8, reduce_as<double>}, {ncclBfloat16, 2, reduce_as<bf16>}};
 
 inline const Type* type_of(int name) {
     for (const Type& t : types)
@@ -349,7 +332,7 @@ inline bool proceed(Operation& o, std::vector<char>& here) {
         if (!read_file(c, file_of(o, o.peer, c->rank), &message)) return o.wait->lost(c, o.peer, describe(o).c_str());
         check_header(o, &message, o.peer);
         memcpy(o.out, message.data(), o.out_bytes);
-        remove_file(c, file_of(o, o.peer, c->rank));
+        unlink(path(c, file_of(o, o.peer, c->rank)).c_str());
         return true;
     }
     for (int from = 0; from < c->size; from++) {
@@ -357,7 +340,7 @@ inline bool proceed(Operation& o, std::vector<char>& here) {
         if (here[from]) continue;
         if (!read_file(c, file_of(o, from, c->rank), &message)) return o.wait->lost(c, from, describe(o).c_str());
         check_header(o, &message, from);
-        remove_file(c, file_of(o, from, c->rank));
+        unlink(path(c, file_of(o, from, c->rank)).c_str());
         here[from] = true;
     }
     complete(o);

@@ -8,10 +8,9 @@ The rules of --dp-mode, written once more in plain PyTorch and float64, with all
 other: nothing is sent, nothing overlaps, and nothing of the trainer is used but the order of its data, which is here a
 second time too. The models are those of make_reference.py. Into reference/ beside this file go
 
-    replicas_gpt2.safetensors, replicas_llama.safetensors    the weights before the first step (--init)
-    replicas.tokens                                          an llm.c shard (--data), too few for more than one held-out
-                                                             block: the last 5 % validate
-    replicas.json                                            for every case the trainer's arguments and its results:
+    replicas_{gpt2,llama}.safetensors   the weights before the first step (--init)
+    replicas.tokens                     an llm.c shard (--data), too small for more than one held-out block
+    replicas.json                       for every case the trainer's arguments and its results:
 
         name, model, d, arguments       d: data-parallel replicas
         losses, norms                   of site 0 in each step (mode sync: of all), norm before clipping
@@ -20,7 +19,7 @@ second time too. The models are those of make_reference.py. Into reference/ besi
         moved                           per tensor of the last checkpoint: Euclidean norm of its change since --init
         float32                         largest relative errors of the same rules in float32: loss, norm, val, weights
 """
-import json, math, os, sys
+import functools, json, math, os
 import numpy as np
 import torch
 
@@ -30,10 +29,9 @@ import make_reference as reference
 # beta1 and beta2 are sums of few powers of two, so that 1 - beta is the same number in float32.
 V, T, TOKENS, SEED = 61, 8, 1600, 7
 MODELS = {
-    "gpt2": {"arch": "gpt2", "layers": 4, "hidden": 16, "heads": 4, "kv_heads": 4, "ffn": 40, "vocab": V, "seq": T,
-             "tied": 1, "eps": 1e-5, "theta": 0},
-    "llama": {"arch": "llama", "layers": 4, "hidden": 16, "heads": 4, "kv_heads": 2, "ffn": 24, "vocab": V, "seq": T,
-              "tied": 0, "eps": 1e-5, "theta": 10000},
+    name: {"arch": name, "layers": 4, "hidden": 16, "heads": 4, "kv_heads": kv, "ffn": ffn, "vocab": V, "seq": T,
+           "tied": tied, "eps": 1e-5, "theta": theta}
+    for name, kv, ffn, tied, theta in (("gpt2", 4, 40, 1, 0), ("llama", 2, 24, 0, 10000))
 }
 # The trainer's own defaults, so that cases also say what it does when it is not told; and what it is told.
 UNSAID = {"dp-mode": "sync", "dc-lambda": 0.2, "local-steps": 32, "outer-lr": 0.7, "outer-momentum": 0.9,
@@ -41,9 +39,8 @@ UNSAID = {"dp-mode": "sync", "dc-lambda": 0.2, "local-steps": 32, "outer-lr": 0.
 SAID = {"global-batch": 16, "micro-batch": 2, "lr": 0.02, "min-lr": 0.004, "warmup": 3, "decay": "cosine",
         "weight-decay": 0.1, "beta1": 0.875, "beta2": 0.96875, "eps": 1e-3, "clip": 0, "steps": 12, "eval-every": 5,
         "eval-sequences": 7, "save-every": 0, "seed": SEED}
-
 # Llama's gradient is touchier here: at twice this rate rounding grew ten times as large in some cases.
-LLAMA_RATE = {"lr": 0.01, "min-lr": 0.002}
+RATES = {"gpt2": {}, "llama": {"lr": 0.01, "min-lr": 0.002}}
 
 # name: (model, d, what differs from SAID). The gradient's norm is between 1 and 3: clip 1.2 bites in most steps.
 SGD = {"optimizer": "sgd", "lr": 0.05, "min-lr": 0.01}
@@ -71,11 +68,9 @@ CASES = {
     "diloco 4 sites 2": ("gpt2", 4, {"dp-mode": "diloco", "local-steps": 3, "sites": 2, "clip": 1.2}),
 }
 
-
 # ---- Data: the order of dataloader.h. A sequence of the run has a number; a keyed permutation takes it to its place --
 
 M32, M64 = (1 << 32) - 1, (1 << 64) - 1
-
 
 def philox(key, high, low):
     """Philox4x32-10 (Salmon et al. 2011), the counter's words from low to high."""
@@ -87,13 +82,8 @@ def philox(key, high, low):
         k = [(k[0] + 0x9E3779B9) & M32, (k[1] + 0xBB67AE85) & M32]
     return c
 
-
 def fnv1a(text):
-    h = 14695981039346656037
-    for byte in text.encode():
-        h = (h ^ byte) * 1099511628211 & M64
-    return h
-
+    return functools.reduce(lambda h, byte: (h ^ byte) * 1099511628211 & M64, text.encode(), 14695981039346656037)
 
 def permute(x, count, key):
     """Twelve Feistel rounds on 2 half bits, again until the result is below count."""
@@ -107,36 +97,29 @@ def permute(x, count, key):
         if x < count:
             return x
 
-
 def training_sequence(tokens, n):
-    count = (len(tokens) - len(tokens) // 20 - 1) // T
+    count = (len(tokens) - len(tokens) // 20 - 1) // T  # the last 5 % validate
     words = philox(SEED, fnv1a("order of the sequences"), n // count)
     k = permute(n % count, count, words[1] << 32 | words[0])
     return tokens[k * T:k * T + T + 1]
-
 
 def validation_sequences(tokens, most):
     held_out = tokens[len(tokens) - len(tokens) // 20:]
     return np.stack([held_out[k * T:k * T + T + 1] for k in range(min(most, (len(held_out) - 1) // T))])
 
+# ---- The rules. A point in the space of the weights is one vector, of all tensors -----------------------------------
 
-# ---- The rules. A point in the space of the weights is a dictionary, tensors by name --------------------------------
+def tensors(c, x):
+    """The tensors of a point, by name: copies, which lie in memory as if each were alone."""
+    shapes = reference.shapes(c)
+    parts = x.split([math.prod(shape) for shape in shapes.values()])
+    return {name: part.view(shape).clone() for (name, shape), part in zip(shapes.items(), parts)}
 
-def norm(x):
-    return math.sqrt(sum(w.square().sum().item() for w in x.values()))
+def flat(named):
+    return torch.cat([x.flatten() for x in named.values()])
 
-
-def scaled(x, factor):
-    return {name: factor * w for name, w in x.items()}
-
-
-def add(*points):
-    return {name: sum(p[name] for p in points) for name in points[0]}
-
-
-def minus(a, b):
-    return {name: a[name] - b[name] for name in a}
-
+def norm(c, x):
+    return math.sqrt(sum(w.square().sum().item() for w in tensors(c, x).values()))
 
 def rate(o, t):
     """Of step t, from 1."""
@@ -145,89 +128,75 @@ def rate(o, t):
     progress = min(1, (t - 1 - o["warmup"]) / max(1, o["steps"] - 1 - o["warmup"]))
     return o["min-lr"] + (o["lr"] - o["min-lr"]) * 0.5 * (1 + math.cos(math.pi * progress))
 
-
-def gradient(c, w, sequences):
-    """(loss, gradient) of the mean loss at w."""
-    p = {name: x.clone().requires_grad_(True) for name, x in w.items()}
-    loss = reference.loss_of(c, p, sequences)
+def gradient(c, x, sequences):
+    """(loss, gradient) of the mean loss at x."""
+    x = x.clone().requires_grad_(True)
+    loss = reference.loss_of(c, tensors(c, x), sequences)
     loss.backward()
-    return loss.item(), {name: x.grad for name, x in p.items()}
+    return loss.item(), x.grad
 
+def updated(o, decays, m, v, x, g, t):
+    """Step t of a site's optimizer, from x. decays: 1 in what weight decay pulls, matrices. -> the new point"""
+    lr = rate(o, t)
+    if o["optimizer"] == "sgd":
+        m.mul_(o["beta1"]).add_(g + o["weight-decay"] * decays * x)
+        return x - lr * m
+    m.mul_(o["beta1"]).add_((1 - o["beta1"]) * g)
+    v.mul_(o["beta2"]).add_((1 - o["beta2"]) * g.square())
+    mhat, vhat = m / (1 - o["beta1"]**t), v / (1 - o["beta2"]**t)
+    return x - lr * o["weight-decay"] * decays * x - lr * mhat / (vhat.sqrt() + o["eps"])
 
-def updated(o, moments, w, g, t):
-    """Step t of a site's optimizer, from w. -> the new point"""
-    lr, new = rate(o, t), {}
-    for name, x in w.items():
-        decay = o["weight-decay"] if x.dim() > 1 else 0
-        m, v = moments.setdefault(name, (torch.zeros_like(x), torch.zeros_like(x)))
-        if o["optimizer"] == "sgd":
-            m.mul_(o["beta1"]).add_(g[name] + decay * x)
-            new[name] = x - lr * m
-            continue
-        m.mul_(o["beta1"]).add_((1 - o["beta1"]) * g[name])
-        v.mul_(o["beta2"]).add_((1 - o["beta2"]) * g[name].square())
-        mhat, vhat = m / (1 - o["beta1"]**t), v / (1 - o["beta2"]**t)
-        new[name] = x - lr * decay * x - lr * mhat / (vhat.sqrt() + o["eps"])
-    return new
-
-
-def compensated(g, D, strength):
+def compensated(c, g, D, strength):
     """g + lambda g g D, lambda of each tensor such that the correction is `strength` times as long as its gradient."""
-    new = {}
-    for name, x in g.items():
-        correction = x * x * D[name]
+    new = tensors(c, g)
+    for name, correction in tensors(c, g * g * D).items():
         size = correction.norm().item()
-        new[name] = x + strength * x.norm().item() / size * correction if size > 0 and strength > 0 else x
-    return new
-
+        if size > 0 and strength > 0:
+            new[name] += strength * new[name].norm().item() / size * correction
+    return flat(new)
 
 def simulate(c, options, d, init, tokens, dtype):
     """-> losses and norms of site 0, validation losses and points of the common point, by steps"""
     o = {**UNSAID, **SAID, **options}
     mode, M = o["dp-mode"], 1 if o["dp-mode"] == "sync" else o["sites"] or d
     share = o["global-batch"] // M
-    common = {name: torch.tensor(x, dtype=dtype) for name, x in init.items()}
-    theta, moments = [common] * M, [{} for _ in range(M)]
-    flight = velocity = scaled(common, 0)  # dc-s3gd: the sum that is on its way; diloco: the outer momentum
+    common = flat({name: torch.tensor(x, dtype=dtype) for name, x in init.items()})
+    decays = flat({name: torch.full(x.shape, float(x.ndim > 1), dtype=dtype) for name, x in init.items()})
+    theta, moments = [common] * M, torch.zeros(M, 2, len(common), dtype=dtype)
+    flight = velocity = 0 * common  # dc-s3gd: the sum that is on its way; diloco: the outer momentum
     out = {"losses": [], "norms": [], "val": {}, "points": {}}
     for t in range(1, o["steps"] + 1):
-        results = []
+        common = common + 1 / M * flight if mode == "dc-s3gd" else common
         for m in range(M):
             first = (t - 1) * o["global-batch"] + m * share
             sequences = np.stack([training_sequence(tokens, first + i) for i in range(share)])
-            results.append(gradient(c, theta[m], sequences))
-        if mode == "dc-s3gd":
-            common = add(common, scaled(flight, 1 / M))
-        for m, (_, g) in enumerate(results):
-            size, begin = norm(g), theta[m]
-            if mode == "dc-s3gd":
-                # with M = 1, D is 0; but c + (theta - c) may not be theta to the last bit, and lambda would make it
-                # large
-                g = compensated(g, minus(common, theta[m]), o["dc-lambda"]) if M > 1 else g
+            loss, g = gradient(c, theta[m], sequences)
+            size, begin = norm(c, g), theta[m]
+            if m == 0:
+                out["losses"].append(loss)
+                out["norms"].append(size)
+            if mode == "dc-s3gd":  # with one site D is 0, but for a last bit, which lambda would make large
+                g = compensated(c, g, common - theta[m], o["dc-lambda"]) if M > 1 else g
                 begin = common
-            g = scaled(g, o["clip"] / (size + 1e-6) if 0 < o["clip"] < size else 1)
-            theta[m] = updated(o, moments[m], begin, g, t)
+            g = g * (o["clip"] / (size + 1e-6) if 0 < o["clip"] < size else 1)
+            theta[m] = updated(o, decays, *moments[m], begin, g, t)
         if mode == "sync":
             common = theta[0]
         if mode == "dc-s3gd":
-            flight = add(*[minus(w, common) for w in theta])
+            flight = sum(x - common for x in theta)
         if mode == "diloco" and t % o["local-steps"] == 0:  # Nesterov's step of the common point
-            estimate = scaled(add(*[minus(common, w) for w in theta]), 1 / M)
-            velocity = add(scaled(velocity, o["outer-momentum"]), estimate)
-            step = add(estimate, scaled(velocity, o["outer-momentum"]))
-            common = minus(common, scaled(step, o["outer-lr"]))
+            estimate = 1 / M * sum(common - x for x in theta)
+            velocity = o["outer-momentum"] * velocity + estimate
+            common = common - o["outer-lr"] * (estimate + o["outer-momentum"] * velocity)
             theta = [common] * M
-        point = add(common, scaled(flight, 1 / M)) if mode == "dc-s3gd" else common
-        out["losses"].append(results[0][0])
-        out["norms"].append(norm(results[0][1]))
+        point = common + 1 / M * flight if mode == "dc-s3gd" else common
         if t == o["steps"] or t % o["eval-every"] == 0:
             with torch.no_grad():
                 sequences = validation_sequences(tokens, o["eval-sequences"])
-                out["val"][t] = reference.loss_of(c, point, sequences).item()
+                out["val"][t] = reference.loss_of(c, tensors(c, point), sequences).item()
         if t == o["steps"] or (o["save-every"] and t % o["save-every"] == 0):
-            out["points"][t] = point
+            out["points"][t] = tensors(c, point)
     return out
-
 
 def relative_errors(a, b, start):
     """Of run a against b: losses, norms, validation, weights (relative to the root mean square of their change)."""
@@ -236,7 +205,6 @@ def relative_errors(a, b, start):
                   for x, y in ((a["points"][t], b["points"][t]) for t in b["points"]) for n in y)
     return [worst(a["losses"], b["losses"]), worst(a["norms"], b["norms"]),
             worst(a["val"].values(), b["val"].values()), weights]
-
 
 # ---- Files ----------------------------------------------------------------------------------------------------------
 
@@ -250,31 +218,24 @@ def make_tokens():
                       else int(V * random.uniform() ** 2))
     return np.array(tokens, dtype=np.int64)
 
-
 def probes_of(init, random):
     """Weights that are compared, (name, index): one of a vector, three of a matrix."""
-    return [(name, int(i)) for name, x in init.items() for i in sorted(random.choice(x.size, 1 if x.ndim == 1 else 3,
-                                                                                     replace=False))]
-
+    drawn = {name: random.choice(x.size, 1 if x.ndim == 1 else 3, replace=False) for name, x in init.items()}
+    return [(name, int(i)) for name, indices in drawn.items() for i in sorted(indices)]
 
 def arguments_of(c, options):
-    words = ["--arch", c["arch"]]
-    for name in ("layers", "hidden", "heads", "kv-heads", "ffn", "seq", "vocab"):
-        if name != "kv-heads" or c["arch"] == "llama":
-            words += ["--" + name, str(c[name.replace("-", "_")])]
+    sizes = ["layers", "hidden", "heads", *(["kv-heads"] if c["arch"] == "llama" else []), "ffn", "seq", "vocab"]
     unused = ("beta2", "eps") if options.get("optimizer") == "sgd" else ()
-    for key, value in {**{k: v for k, v in SAID.items() if k not in unused}, **options}.items():
-        words += ["--" + key, str(value)]
-    return words + ["--sample-every", "0"]
+    said = {"arch": c["arch"], **{name: c[name.replace("-", "_")] for name in sizes},
+            **{key: value for key, value in SAID.items() if key not in unused}, **options, "sample-every": 0}
+    return [word for key, value in said.items() for word in ("--" + key, str(value))]
 
-
-def number(x):
-    return float(f"{x:.11g}")
-
+def numbers(some):
+    return [float(f"{x:.11g}") for x in some]
 
 def case_of(name, inits, probes, tokens):
     model, d, options = CASES[name]
-    options = {**(LLAMA_RATE if model == "llama" else {}), **options}
+    options = {**RATES[model], **options}
     c, init = MODELS[model], inits[model]
     out = simulate(c, options, d, init, tokens, torch.float64)
     start = {n: torch.tensor(x).double() for n, x in init.items()}
@@ -282,19 +243,15 @@ def case_of(name, inits, probes, tokens):
     print(f"{name:25s} float32 errors " + "".join(f"{e:9.1e}" for e in errors), flush=True)
     last = list(out["points"].values())[-1]
     return {"name": name, "model": model, "d": d, "arguments": arguments_of(c, options),
-            "losses": [number(x) for x in out["losses"]], "norms": [number(x) for x in out["norms"]],
-            "val": {t: number(x) for t, x in out["val"].items()},
-            "weights": {t: [number(p[n].flatten()[i].item()) for n, i in probes[model]]
+            "losses": numbers(out["losses"]), "norms": numbers(out["norms"]),
+            "val": dict(zip(out["val"], numbers(out["val"].values()))),
+            "weights": {t: numbers(p[n].flatten()[i].item() for n, i in probes[model])
                         for t, p in out["points"].items()},
-            "moved": [number((last[n] - start[n]).norm().item()) for n in start],
+            "moved": numbers((last[n] - start[n]).norm().item() for n in start),
             "float32": [float(f"{e:.2g}") for e in errors]}
 
-
 def main():
-    if len(sys.argv) > 2 or any(a.startswith("-") for a in sys.argv[1:]):
-        sys.exit(__doc__.strip())
-    directory = sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.abspath(__file__))
-    torch.set_num_threads(1)  # one order of additions
+    directory = reference.directory(__doc__)
     tokens = make_tokens()
     random = np.random.RandomState(2019)
     inits = {name: reference.initial(c, random) for name, c in MODELS.items()}
@@ -311,7 +268,6 @@ def main():
     with open(os.path.join(directory, "replicas.json"), "w") as file:
         file.write(compact({"tokens": "replicas.tokens", "models": models})[:-1] + ',"cases":[\n' +
                    ",\n".join(map(compact, cases)) + "\n]}\n")
-
 
 if __name__ == "__main__":
     main()

@@ -21,30 +21,25 @@ import json, os, sys
 import numpy as np
 import torch
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "../system"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../system"))
 import make_async_dp as replicas, make_reference as reference
 from checks import read_safetensors
 
 EXAMPLES, T, V = 43, 8, 61
 
-
 def weights(path, dtype):
     return {name: torch.tensor(np.frombuffer(data, "<f4").reshape(shape).copy(), dtype=dtype)
             for name, (_, shape, data) in read_safetensors(path).items()}
 
-
 def loss_of_end(model, p, tokens, n):
     """-log p of the last n tokens, each from all before it."""
     seen = np.array([tokens[-(T + 1):]], dtype=np.int64)
-    logits = reference.logits_of(model, p, seen)[0]
+    logits = reference.logits_of(model, p, seen[:, :-1])[0]
     return -logits.log_softmax(-1)[torch.arange(seen.shape[1] - 1), torch.as_tensor(seen[0, 1:])][-n:].sum().item()
-
 
 def answers(sums, completions):
     means = [s / len(c) for s, c in zip(sums, completions)]
     return int(np.argmin(sums)), int(np.argmin(means)), min(np.diff(np.sort(x))[0] for x in (sums, means))
-
 
 def draw_example(random, number):
     """-> context, completions. The first are the longest and the shortest that there are."""
@@ -52,7 +47,6 @@ def draw_example(random, number):
     completions = [random.randint(0, V, {0: T, 1: 1}.get(number, random.randint(1, T + 1)))
                    for _ in range(random.randint(2, 6))]
     return context.tolist(), [c.tolist() for c in completions]
-
 
 def write_choices(path, examples):
     stream, longest = [], 0
@@ -64,18 +58,16 @@ def write_choices(path, examples):
         f.write(np.array([20240522, 1, len(examples), longest] + 252 * [0],
                          "<i4").tobytes() + np.array(stream, "<u2").tobytes())
 
-
 def main():
-    directory = sys.argv[1] if len(sys.argv) > 1 else HERE
-    torch.set_num_threads(1)
+    directory = reference.directory(__doc__)
     of = lambda name, dtype: weights(os.path.join(directory, f"replicas_{name}.safetensors"), dtype)
     models = {name: (c, of(name, torch.float64), of(name, torch.float32)) for name, c in replicas.MODELS.items()}
     random = np.random.RandomState(2405)
     examples, sums = [], {name: [] for name in models}
     while len(examples) < EXAMPLES:
         context, completions = draw_example(random, len(examples))
-        found = {name: [loss_of_end(c, p, context + x, len(x)) for x in completions] for name,
-                 (c, p, _) in models.items()}
+        found = {name: [loss_of_end(c, p, context + x, len(x)) for x in completions]
+                 for name, (c, p, _) in models.items()}
         if min(answers(s, completions)[2] for s in found.values()) < 1e-3:
             continue
         by_sum, by_mean, _ = answers(found["gpt2"], completions)
@@ -96,7 +88,6 @@ def main():
     with open(os.path.join(directory, "evaluation.json"), "w") as f:
         json.dump({"T": T, "vocab": V, "models": result}, f, separators=(",", ":"))
         f.write("\n")
-
 
 if __name__ == "__main__":
     main()

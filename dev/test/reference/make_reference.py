@@ -42,7 +42,6 @@ MODELS = {
 }
 CAAT_KEYS = ("sync_ranks", "sync")
 
-
 # ---- The models. c is the configuration, p the parameters by name, x the residual stream (B, T, C) ------------------
 
 def shapes(c):
@@ -71,12 +70,10 @@ def shapes(c):
         s["lm_head.weight"] = (V, C)
     return s
 
-
 def heads(x, n):
     """(B, T, n HS) -> (B, n, T, HS)"""
     B, T, C = x.shape
     return x.view(B, T, n, C // n).transpose(1, 2)
-
 
 def attention(q, k, v):
     """softmax(q k^T / sqrt(HS)) v with a causal mask; query head h reads key/value head h NKV / NH. -> (B, T, C)"""
@@ -86,20 +83,16 @@ def attention(q, k, v):
     scores = (q @ k.transpose(2, 3) / math.sqrt(HS)).masked_fill(unseen, -math.inf)
     return (scores.softmax(-1) @ v).transpose(1, 2).reshape(B, T, NH * HS)
 
-
 def layer_norm(x, weight, bias, eps):
     d = x - x.mean(-1, keepdim=True)
     return d / torch.sqrt(d.square().mean(-1, keepdim=True) + eps) * weight + bias
 
-
 def rms_norm(x, weight, eps):
     return x / torch.sqrt(x.square().mean(-1, keepdim=True) + eps) * weight
-
 
 def gelu(x):
     """The tanh form (Hendrycks and Gimpel 2016), which GPT-2 uses."""
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-
 
 def rope(x, theta):
     """Rotates the pair (x[i], x[i + HS/2]) of position t by the angle t theta^(-2i / HS) (Su et al. 2021)."""
@@ -108,32 +101,6 @@ def rope(x, theta):
     angle = torch.arange(T, dtype=x.dtype)[:, None] * frequency  # (T, HS/2)
     a, b = x.chunk(2, dim=-1)
     return torch.cat((a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()), -1)
-
-
-def gpt2(c, p, tokens):
-    """Radford et al. 2019: pre-norm blocks, learned positions. -> logits (B, T, V)"""
-    x = p["transformer.wte.weight"][tokens] + p["transformer.wpe.weight"][: tokens.shape[1]]
-    for i in range(c["layers"]):
-        w = lambda name: p[f"transformer.h.{i}.{name}"]
-        conv1d = lambda x, name: x @ w(name + ".weight") + w(name + ".bias")
-        y = layer_norm(x, w("ln_1.weight"), w("ln_1.bias"), c["eps"])
-        q, k, v = (heads(z, c["heads"]) for z in conv1d(y, "attn.c_attn").chunk(3, dim=-1))
-        x = x + conv1d(attention(q, k, v), "attn.c_proj")
-        y = layer_norm(x, w("ln_2.weight"), w("ln_2.bias"), c["eps"])
-        x = x + conv1d(gelu(conv1d(y, "mlp.c_fc")), "mlp.c_proj")
-    x = layer_norm(x, p["transformer.ln_f.weight"], p["transformer.ln_f.bias"], c["eps"])
-    return x @ p["transformer.wte.weight" if c["tied"] else "lm_head.weight"].T
-
-
-def llama(c, p, tokens):
-    """Touvron et al. 2023: RMSNorm, rotary positions, fewer key/value heads, SwiGLU, no biases. -> logits (B, T, V)"""
-    x = p["model.embed_tokens.weight"][tokens]
-    for i in range(c["layers"]):
-        for branch, _ in llama_branches(c, p, i, 0, 1):
-            x = x + branch(x)
-    x = rms_norm(x, p["model.norm.weight"], c["eps"])
-    return x @ p["model.embed_tokens.weight" if c["tied"] else "lm_head.weight"].T
-
 
 def gpt2_branches(c, p, i, r, N):
     """What rank r of N computes in block i: two functions, from its own stream x to its partial sum, and their
@@ -144,8 +111,9 @@ def gpt2_branches(c, p, i, r, N):
 
     def attend(x):
         y = layer_norm(x, w("ln_1.weight"), w("ln_1.bias"), c["eps"])
-        weights, biases = w("attn.c_attn.weight").chunk(3, dim=1), w("attn.c_attn.bias").chunk(3)
-        q, k, v = (heads(y @ a[:, mine(C)] + b[mine(C)], c["heads"] // N) for a, b in zip(weights, biases))
+        mine_of_qkv = lambda name: torch.cat([part[..., mine(C)] for part in w(name).chunk(3, dim=-1)], -1)
+        qkv = y @ mine_of_qkv("attn.c_attn.weight") + mine_of_qkv("attn.c_attn.bias")
+        q, k, v = (heads(z, c["heads"] // N) for z in qkv.chunk(3, dim=-1))
         return attention(q, k, v) @ w("attn.c_proj.weight")[mine(C)]
 
     def mlp(x):
@@ -153,7 +121,6 @@ def gpt2_branches(c, p, i, r, N):
         F = mine(c["ffn"])
         return gelu(y @ w("mlp.c_fc.weight")[:, F] + w("mlp.c_fc.bias")[F]) @ w("mlp.c_proj.weight")[F]
     return (attend, w("attn.c_proj.bias")), (mlp, w("mlp.c_proj.bias"))
-
 
 def llama_branches(c, p, i, r, N):
     C = c["hidden"]
@@ -174,12 +141,14 @@ def llama_branches(c, p, i, r, N):
         return (gate * torch.sigmoid(gate) * (y @ w("mlp.up_proj")[F].T)) @ w("mlp.down_proj")[:, F].T
     return (attend, 0), (mlp, 0)
 
-
-def caat(c, p, tokens):
-    """Lamprecht et al. 2025: N ranks with a residual stream each, of which they share the first S channels. -> (B, T,
-    V)"""
-    N, C, V, gpt = c["sync_ranks"], c["hidden"], c["vocab"], c["arch"] == "gpt2"
-    S, rows = int(C * c["sync"]), -(-V // N)
+def logits_of(c, p, tokens):
+    """
+    (B, T) -> (B, T, V): embedding, blocks of two branches onto the residual stream, a last norm, the head. A CAAT-Net
+    (Lamprecht et al. 2025) is N ranks with a stream each, of which they share the first S channels; else N = 1, S = C.
+    """
+    N, C, V, gpt = c.get("sync_ranks", 1), c["hidden"], c["vocab"], c["arch"] == "gpt2"
+    S, rows = int(C * c.get("sync", 1)), -(-V // N)
+    tokens = torch.as_tensor(tokens).long()
     wte = p["transformer.wte.weight" if gpt else "model.embed_tokens.weight"]
     x = wte[tokens] + (p["transformer.wpe.weight"][: tokens.shape[1]] if gpt else 0)
     streams = [x] * N
@@ -188,25 +157,18 @@ def caat(c, p, tokens):
         for branch in range(2):
             parts = [of_rank[r][branch][0](streams[r]) for r in range(N)]
             shared = sum(part[..., :S] for part in parts)
-            streams = [streams[r] + torch.cat((shared, math.sqrt(N) * parts[r][..., S:]), -1) + of_rank[r][branch][1]
-                       for r in range(N)]
+            kept = [torch.cat((shared, math.sqrt(N) * part[..., S:]), -1) for part in parts]
+            streams = [streams[r] + (kept[r] + of_rank[r][branch][1]) for r in range(N)]
     head = wte if c["tied"] else p["lm_head.weight"]
     norm = ((lambda x: layer_norm(x, p["transformer.ln_f.weight"], p["transformer.ln_f.bias"], c["eps"])) if gpt else
             (lambda x: rms_norm(x, p["model.norm.weight"], c["eps"])))
     return torch.cat([norm(streams[r]) @ head[r * rows:(r + 1) * rows].T for r in range(N)], -1)
 
-
-def logits_of(c, p, tokens):
-    model = caat if "sync_ranks" in c else gpt2 if c["arch"] == "gpt2" else llama
-    return model(c, p, torch.as_tensor(tokens[:, :-1]).long())
-
-
 def loss_of(c, p, tokens):
     """Mean cross entropy of the next token."""
-    log_probabilities = logits_of(c, p, tokens).log_softmax(-1)
+    log_probabilities = logits_of(c, p, tokens[:, :-1]).log_softmax(-1)
     targets = torch.as_tensor(tokens[:, 1:]).long()
     return -log_probabilities.gather(-1, targets[..., None]).mean()
-
 
 # ---- Training ------------------------------------------------------------------------------------------------------
 
@@ -217,7 +179,6 @@ def initial(c, random):
         mean, std = (1, 0.2) if norm and name.endswith("weight") else (0, 0.2)
         return (mean + std * random.standard_normal(shape)).astype(np.float32)
     return {name: one(name, shape) for name, shape in shapes(c).items()}
-
 
 def train(c, init, tokens):
     """All steps. Returns (final weights, first gradients, losses, gradient norms)."""
@@ -238,7 +199,6 @@ def train(c, init, tokens):
         optimizer.step()
     return {name: w.detach().numpy() for name, w in p.items()}, first, np.array(losses), np.array(norms)
 
-
 # ---- Files ----------------------------------------------------------------------------------------------------------
 
 def write_safetensors(path, tensors, metadata):
@@ -256,7 +216,6 @@ def write_safetensors(path, tensors, metadata):
         for t in tensors.values():
             file.write(t.astype(t.dtype.newbyteorder("<")).tobytes())
 
-
 def make(name, values, seed, directory):
     c = dict(zip(KEYS + CAAT_KEYS, values))
     random = np.random.RandomState(seed)  # the legacy generator: its numbers never change
@@ -264,7 +223,7 @@ def make(name, values, seed, directory):
     skewed = random.uniform(size=(c["steps"], c["B"], c["T"] + 1)) ** 2  # low tokens more often: there is much to learn
     tokens = (c["vocab"] * skewed).astype(np.int32)
     final, grads, losses, norms = train(c, init, tokens)
-    logits = logits_of(c, {n: torch.tensor(w).double() for n, w in init.items()}, tokens[0]).numpy()
+    logits = logits_of(c, {n: torch.tensor(w).double() for n, w in init.items()}, tokens[0, :, :-1]).numpy()
     print(f"{name}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, gradient norm {norms.min():.2f} .. {norms.max():.2f}")
 
     f32 = lambda prefix, tensors: {f"{prefix}.{n}": t.astype(np.float32) for n, t in tensors.items()}
@@ -273,15 +232,17 @@ def make(name, values, seed, directory):
                        **f32("init", init), **f32("grad", grads), **f32("final", final)},
                       {key: str(value) for key, value in c.items()})
 
+def directory(usage):
+    """Where to write to: the argument, or this folder. One thread from here on: one order of additions."""
+    if len(sys.argv) > 2 or any(a.startswith("-") for a in sys.argv[1:]):
+        sys.exit(usage.strip())
+    torch.set_num_threads(1)
+    return sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.abspath(__file__))
 
 def main():
-    if len(sys.argv) > 2 or any(a.startswith("-") for a in sys.argv[1:]):
-        sys.exit(__doc__.strip())
-    directory = sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.abspath(__file__))
-    torch.set_num_threads(1)  # one order of additions
+    out = directory(__doc__)
     for seed, (name, values) in enumerate(MODELS.items()):
-        make(name, values, seed, directory)
-
+        make(name, values, seed, out)
 
 if __name__ == "__main__":
     main()

@@ -34,11 +34,9 @@ if __name__ == "__main__":\n    print("hello, world", file=sys.stderr)\n\n\n
 aaa aaaa aaaaa aaaaaa ababab abababab =========== ------------ ........
 """
 
-
 PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]  # GPT-2's letters of bytes
 BYTE = {chr(b): b for b in PRINTABLE}
 BYTE.update({chr(256 + i): b for i, b in enumerate(b for b in range(256) if b not in PRINTABLE)})
-
 
 def broken_bytes(rng, text):
     """A text of which some bytes are wrong, missing, or too many."""
@@ -53,7 +51,6 @@ def broken_bytes(rng, text):
             data.insert(at, rng.randrange(256))
     return bytes(data)
 
-
 def train(pre, vocab):
     t = Tokenizer(models.BPE())
     t.pre_tokenizer = pre
@@ -63,16 +60,13 @@ def train(pre, vocab):
     t.add_special_tokens(["<|endoftext|>"])
     return t
 
-
 def by_split(pattern):
     return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated", False),
                                     pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
-
 def ranks_of(t):
     names = json.loads(t.to_str())["model"]["vocab"]
     return {bytes(BYTE[c] for c in name): i for name, i in names.items()}
-
 
 def words_of(pattern, data):
     """The words of any bytes: broken ones are characters for private use where the words are found."""
@@ -81,7 +75,6 @@ def words_of(pattern, data):
     words = pre_tokenizers.Split(Regex(pattern), "isolated",
                                  False).pre_tokenize_str(data.decode("utf-8", "surrogateescape").translate(private))
     return [w.translate(back).encode("utf-8", "surrogateescape") for w, _ in words]
-
 
 def main():
     gpt2, llama3 = train(pre_tokenizers.ByteLevel(add_prefix_space=False), 420), train(by_split(LLAMA3), 420)
@@ -122,7 +115,6 @@ def main():
         with open(os.path.join(FOLDER, file), "w", encoding="ascii") as f:
             for name, data, numbers in rows:
                 f.write(f"{name} {data.hex() or '-'} {' '.join(map(str, numbers))}\n")
-
 
 if __name__ == "__main__":
     main()
