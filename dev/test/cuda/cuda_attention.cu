@@ -471,6 +471,12 @@ static void test_choice(void) {
               attention_family(64, false) == PLAIN_FAMILY && attention_family(80, true) == PLAIN_FAMILY,
           "%s kernels without ATTENTION: %s for 16 bits in heads of 64 and 128, else plain", floatX_name,
           tensor_family == WGMMA_FAMILY ? "wgmma" : "mma");
+    cudaDeviceProp* gpu = const_cast<cudaDeviceProp*>(gpu_properties());
+    const size_t shared = gpu->sharedMemPerBlockOptin;
+    gpu->sharedMemPerBlockOptin = 99 << 10; // of compute capability 8.6, 8.9, 12.0
+    check(attention_family(64, true) == fast && attention_family(128, true) == PLAIN_FAMILY,
+          "%s kernels where a block has 99 KB of shared memory: plain for heads of 128", floatX_name);
+    gpu->sharedMemPerBlockOptin = shared;
     *attention_asked() = asked;
 }
 

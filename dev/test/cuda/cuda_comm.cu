@@ -570,9 +570,12 @@ static void test_cards(void) {
         cards[i].machine = (uint64_t)machines[i];
         snprintf(cards[i].gpu, sizeof cards[i].gpu, "0000:0%d:00.0", gpus[i]);
     }
-    const bool none = !comm_find_sharing(cards, 4) && !comm_find_sharing(cards, 1);
+    const int alone = comm_ranks_on_gpu(cards, 4, &cards[1]);
     cards[3] = cards[1];
-    check_here(none && comm_find_sharing(cards, 4), "cards: who shares a GPU");
+    check_here(alone == 1 && comm_ranks_on_gpu(cards, 4, &cards[1]) == 2, "cards: who shares a GPU");
+    check_here(world.size == 1 || world.job->ranks_on_gpu == world.size, "the ranks here share the emulated GPU");
+    check_here(world.size == 1 || strcmp(getenv("CUDA_MODULE_LOADING"), "EAGER") == 0,
+               "kernels are loaded at the start, also for LAZY");
     check_here(comm_machine() == comm_machine() && comm_machine() != hash_string(""), "the machine has a number");
 #endif
 }

@@ -11,7 +11,8 @@ trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
 export FAKE_NCCL_DIR=$work OMPI_MCA_btl_vader_backing_directory=$work
 export CUDA_ON_CPU_THREADS=1 OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0
-unset NCCL_HOSTID NCCL_MULTI_RANK_GPU_ENABLE NCCL_RUNTIME_CONNECT CUDA_DEVICE_MAX_CONNECTIONS CUDA_MODULE_LOADING
+unset NCCL_HOSTID NCCL_MULTI_RANK_GPU_ENABLE NCCL_RUNTIME_CONNECT CUDA_DEVICE_MAX_CONNECTIONS
+export CUDA_MODULE_LOADING=LAZY # as many images do
 
 # ---- build
 mpi_flags=() mpi_libs=()

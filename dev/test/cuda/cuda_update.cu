@@ -229,6 +229,7 @@ static void test_crossentropies(bool is_short) {
     }
     test_crossentropy({5, 700, 704, 0, 1e4f}, 2);
     test_crossentropy({7, 1000, 1024, 0, 3}, 1); // the block is just as wide as a row
+    test_crossentropy({5, 3, 8, 0, 3}, 4);       // a slice of padding alone
     test_crossentropy_fused({5, 700, 704, 0, 1e4f});
     if (!is_short) test_crossentropy_fused({2, 50257, 50304, 0, 4});
     if (!is_short) test_crossentropy_fused({2, 120011, 120016, 0, 4}); // more than shared memory holds
