@@ -18,7 +18,7 @@ def check(ok, what):
     return ok
 
 
-def near(x, y, relative=1e-9):
+def near(x, y, relative=1e-12):
     return abs(x - y) <= relative * abs(y)
 
 
