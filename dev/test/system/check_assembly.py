@@ -14,19 +14,14 @@ check_assembly.py: what the machine code of the CUDA kernels has to be like, in 
 Called by test_nvcc.sh for the program that it has made, and by make assembly_check for all architectures. Last line
 "N passed, N failed". Standard library only.
 """
-import os, re, sys
+import re, sys
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-sys.path.insert(0, os.path.join(ROOT, "dev", "bench"))
-import assembly  # noqa: E402
-from checks import finish  # noqa: E402
-import checks  # noqa: E402
+import checks
+import assembly
 
 # Bytes of stack that a kernel may have. This one uses all 255 registers that there are, and keeps a number or two that
 # is needed once a tile in memory, which stays in L1.
-SPILLS = {
-    "flash_backward_keys<64>": 8,
-}
+SPILLS = {"flash_backward_keys<64>": 8}
 
 # Tensor core instructions of Hopper's own kernels, in their program text: each product is written down once, those of
 # forward's first and last tile once more. By wgmma: heads of 64 or 128 numbers are 4 or 8 steps of k, 128 keys 8, 64
@@ -80,21 +75,18 @@ WIDE = {
 SINGLE = {"crossentropy_sum_kernel<8>": 1}  # the target's logit
 
 def check(good, text):
-    if good:
-        checks.passed += 1  # of which there are thousands
-    else:
-        checks.check(False, text)
+    """Prints what fails only, as there are thousands."""
+    checks.passed += bool(good)
+    return good or checks.check(False, text)
 
 
 def check_kernel(k):
     where = f"sm_{k.arch} {k.name}"
     allowed = SPILLS.get(k.name, 0)
     check(k.stack <= allowed and (allowed or not k.spills()),
-                  f"{where}: {k.stack} bytes of stack, {k.spills()} spills; {allowed} allowed")
-
+          f"{where}: {k.stack} bytes of stack, {k.spills()} spills; {allowed} allowed")
     doubles = [i for i in k.code if re.match(r"D(FMA|ADD|MUL|SETP|MNMX)\b", i.op) or ".F64" in i.op]
-    check(not doubles or re.sub("<.*", "", k.name) in DOUBLE,
-                  f"{where}: float64, {len(doubles)} instructions ({doubles[:1]})")
+    check(not doubles or re.sub("<.*", "", k.name) in DOUBLE, f"{where}: float64: {len(doubles)}, {doubles[:1]}")
     # But HFMA2 R, -RZ, RZ, constant is how constants come into registers, and HADD2.F32 R, -RZ, R makes a float of an
     # fp16.
     halves = [i for i in k.code if re.match(r"H(FMA2|ADD2|MUL2|MNMX2|SET2|SETP2)\b", i.op) and
@@ -103,29 +95,21 @@ def check_kernel(k):
 
     accesses = k.accesses()
     if k.name in WIDE:
-        wide = [sum(w // 16 for w in accesses[kind])
-                for kind in ("load", "store")] # those of 32 bytes, on sm_100, are two
-        check(wide[0] >= WIDE[k.name][0] and wide[1] >= WIDE[k.name][1],
-                      f"{where}: {wide[0]} loads and {wide[1]} stores of 16 bytes; wanted {WIDE[k.name][0]} and "
-                      f"{WIDE[k.name][1]}")
-    if k.name in WIDE and not k.name.startswith("update"): # whose ends may be cut
-        single, allowed = sum(1 for kind in accesses for w in accesses[kind] if w == 2), SINGLE.get(k.name, 0)
+        loads, stores = (sum(w // 16 for w in accesses[kind]) for kind in ("load", "store"))  # of 32 bytes: two
+        check(loads >= WIDE[k.name][0] and stores >= WIDE[k.name][1],
+              f"{where}: {loads} loads and {stores} stores of 16 bytes; wanted {WIDE[k.name]}")
+    if k.name in WIDE and not k.name.startswith("update"):  # whose ends may be cut
+        single, allowed = sum(w == 2 for kind in accesses for w in accesses[kind]), SINGLE.get(k.name, 0)
         check(single <= allowed, f"{where}: {single} accesses of single 16-bit numbers; {allowed} allowed")
-
     if k.name in HOPPER and k.arch == 90:
-        count = lambda op: sum(1 for i in k.code if i.op.split(".")[0] == op)
-        products = HOPPER[k.name]
-        check(count("HGMMA") == products and count("HMMA") == 0,
-                      f"{where}: {count('HGMMA')} wgmma, {count('HMMA')} mma; wanted {products}, 0")
+        ops = [i.op.split(".")[0] for i in k.code]
+        for op, wanted in (("HGMMA", HOPPER[k.name]), ("HMMA", 0), ("USETMAXREG", 2)):  # wgmma, mma, registers change
+            check(ops.count(op) == wanted, f"{where}: {ops.count(op)} {op}; wanted {wanted}")
         beside, wanted = assembly.exponentials_beside_products(k), BESIDE_PRODUCTS[k.name.split("<")[0]]
-        check(beside >= wanted,
-                      f"{where}: {beside} exponentials between waits, while a product is in flight; wanted {wanted}")
-        check(count("UTMALDG") > 0 and count("UTMASTG") > 0, f"{where}: tiles do not travel by TMA")
-        check(count("USETMAXREG") == 2,
-                      f"{where}: {count('USETMAXREG')} warpgroups change their registers; wanted 2")
+        check(beside >= wanted, f"{where}: {beside} exponentials between waits, a product in flight; wanted {wanted}")
+        check("UTMALDG" in ops and "UTMASTG" in ops, f"{where}: tiles do not travel by TMA")
     elif not k.name.startswith("flash_"):
-        check(not any(assembly.is_tensor(i) for i in k.code),
-                      f"{where}: has tensor core instructions")
+        check(not any(map(assembly.is_tensor, k.code)), f"{where}: has tensor core instructions")
 
 
 def main():
@@ -137,12 +121,11 @@ def main():
         kernels = assembly.read_kernels(path)
         for k in kernels:
             check_kernel(k)
-        for arch in sorted({k.arch for k in kernels}):
-            names = {k.name for k in kernels if k.arch == arch}
-            for name in (*WIDE, *SPILLS):
-                check(name in names, f"sm_{arch}: {name}: no such kernel, or it is not compiled")
+        for arch in {k.arch for k in kernels}:
+            missing = {*WIDE, *SPILLS} - {k.name for k in kernels if k.arch == arch}
+            check(not missing, f"sm_{arch}: no such kernels, or they are not compiled: {missing}")
     check(checks.passed, "kernels were checked")
-    finish()
+    checks.finish()
 
 
 if __name__ == "__main__":
