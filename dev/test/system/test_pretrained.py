@@ -266,7 +266,7 @@ def test_whole_vocabulary(work):
     run, export = f"{work}/own/{STEP}", f"{work}/pair.export"
     about = json.loads(read(run, "tokenizer_config.json"))
     check(ends_of(run) == [258, 258, "nothing"] and about["eos_token"] == about["bos_token"] == "<|endoftext|>" and
-          about["model_max_length"] == 16 and has(run, {"tokenizer.json": text}), "its file as it was, and its end of a text")
+          about["model_max_length"] == 16 and has(run, {"tokenizer.json": text}), "its file as it was, and its end")
     runs("a vocabulary in two files", *SIZE, "--data", f"{work}/pair/tokens.bin", "--steps", "1", "--export", export)
     check(set(os.listdir(export)) == BESIDE - {"tokenizer.json"} | set(pair) and has(export, pair)
           and "GPT2Tokenizer" in read(export, "tokenizer_config.json"), "a vocabulary in two files: as they were")
