@@ -27,12 +27,9 @@ SPILLS = {"flash_backward_keys<64>": 8}
 # forward's first and last tile once more. By wgmma: heads of 64 or 128 numbers are 4 or 8 steps of k, 128 keys 8, 64
 # queries 4.
 HOPPER = {
-    "hopper_forward_kernel<64>": 2 * 4 + 2 * 8,
-    "hopper_forward_kernel<128>": 2 * 8 + 2 * 8,
-    "hopper_backward_queries<64>": 4 + 4 + 8,
-    "hopper_backward_queries<128>": 8 + 8 + 8,
-    "hopper_backward_keys<64>": 4 + 4 + 4 + 4,
-    "hopper_backward_keys<128>": 8 + 8 + 4 + 4,
+    "hopper_forward_kernel<64>": 2 * 4 + 2 * 8, "hopper_forward_kernel<128>": 2 * 8 + 2 * 8,
+    "hopper_backward_queries<64>": 4 + 4 + 8, "hopper_backward_queries<128>": 8 + 8 + 8,
+    "hopper_backward_keys<64>": 4 + 4 + 4 + 4, "hopper_backward_keys<128>": 8 + 8 + 4 + 4,
 }
 # Exponentials of a thread in a tile: of 64 rows and 128 columns, or 64, by 128 threads. All of them stand between a
 # wait that leaves a product in flight and the next wait.
@@ -42,35 +39,18 @@ DOUBLE = ("squares_kernel", "squares_add_kernel", "delay_squares_kernel", "losse
 
 # Kernels whose packs are of 16 bytes: accesses of that width in their program text, at least.  (loads, stores)
 WIDE = {
-    "accumulate_kernel<4>": (2, 1),
-    "bias_partial_kernel<8>": (4, 0),
-    "crossentropy_backward_kernel<8>": (4, 1),
-    "crossentropy_fused_kernel<8>": (5, 1),
-    "crossentropy_max_kernel<8>": (4, 0),
-    "crossentropy_sum_kernel<8>": (4, 0),
-    "each_kernel<4, AddScaled, float*, float const*>": (2, 1),
-    "each_kernel<4, Outer, float*, float*, float const*>": (3, 2),
-    "embedding_forward_kernel<8>": (1, 1),
-    "gelu_backward_kernel<8>": (2, 1),
-    "gelu_forward_kernel<8>": (1, 1),
-    "norm_backward_kernel<8, true>": (12, 15),
-    "norm_forward_kernel<8, false, true>": (6, 1),
-    "norm_forward_kernel<8, true, true>": (11, 2),
-    "places_sum_kernel<8>": (3, 2),
-    "position_backward_kernel<8>": (3, 2),
-    "position_forward_kernel<8>": (2, 1),
-    "residual_kernel<8>": (3, 1),
-    "norm_backward_kernel<8, false>": (12, 9),
-    "norm_forward_kernel<8, false, false>": (5, 1),
-    "norm_forward_kernel<8, true, false>": (10, 2),
-    "rope_kernel<8>": (6, 2),
-    "squares_kernel": (16, 0),
-    "swiglu_backward_kernel<8>": (3, 2),
-    "swiglu_forward_kernel<8>": (2, 1),
-    "caat_pack_kernel<8, bf16>": (1, 1),
-    "caat_unpack_kernel<8, bf16>": (2, 1),
-    "update_kernel<4, AdamW>": (4, 3),
-    "update_kernel<4, SGD>": (3, 2),
+    "accumulate_kernel<4>": (2, 1), "bias_partial_kernel<8>": (4, 0), "crossentropy_backward_kernel<8>": (4, 1),
+    "crossentropy_fused_kernel<8>": (5, 1), "crossentropy_max_kernel<8>": (4, 0),
+    "crossentropy_sum_kernel<8>": (4, 0), "each_kernel<4, AddScaled, float*, float const*>": (2, 1),
+    "each_kernel<4, Outer, float*, float*, float const*>": (3, 2), "embedding_forward_kernel<8>": (1, 1),
+    "gelu_backward_kernel<8>": (2, 1), "gelu_forward_kernel<8>": (1, 1), "norm_backward_kernel<8, true>": (12, 15),
+    "norm_forward_kernel<8, false, true>": (6, 1), "norm_forward_kernel<8, true, true>": (11, 2),
+    "places_sum_kernel<8>": (3, 2), "position_backward_kernel<8>": (3, 2), "position_forward_kernel<8>": (2, 1),
+    "residual_kernel<8>": (3, 1), "norm_backward_kernel<8, false>": (12, 9),
+    "norm_forward_kernel<8, false, false>": (5, 1), "norm_forward_kernel<8, true, false>": (10, 2),
+    "rope_kernel<8>": (6, 2), "squares_kernel": (16, 0), "swiglu_backward_kernel<8>": (3, 2),
+    "swiglu_forward_kernel<8>": (2, 1), "caat_pack_kernel<8, bf16>": (1, 1), "caat_unpack_kernel<8, bf16>": (2, 1),
+    "update_kernel<4, AdamW>": (4, 3), "update_kernel<4, SGD>": (3, 2),
 }
 SINGLE = {"crossentropy_sum_kernel<8>": 1}  # the target's logit
 

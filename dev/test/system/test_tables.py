@@ -61,10 +61,7 @@ def check_routes():
     want = [sum(min((x - y) % 4, (y - x) % 4) for r in range(16) for x, y in zip(divmod(r, 4), divmod(r ^ bit, 4)))
             for bit in (1, 2, 4, 8)]
     found = collections.Counter(row.step for row in rows)
-    owners = {(row.owner, row.to) for row in rows if row.step == 4}  # the last to add owns the sum
-    check(sorted(found.values()) == sorted(2 * want) and all((row.step <= 4) == bool(row.add) for row in rows) and
-          owners >= {(r, r) for r in range(16)} and use_is_right(rows, note),
-          f"halving-doubling: links of each step {list(found.values())}")
+    check(sorted(found.values()) == sorted(2 * want) and use_is_right(rows, note), f"{note}: links of a step {found}")
 
 
 def check_matrices(options, copies):
@@ -94,12 +91,6 @@ def check_buckets():
           "wte" in whole[-1].tensor, "buckets have all parameters of tiny, the last block first, the embedding last")
     check([4 * row.elements for row in shards] == [row.elements for row in whole for _ in range(4)],
           "ZeRO's shards are quarters")
-
-
-def check_rounding():
-    ends = {rate: measured.table("rounding", "--rate", rate)[0][-1] for rate in (0.001, 0.003)}
-    check(abs(ends[0.001].master - 0.9) < 2e-3 and abs(ends[0.001].random - 0.9) < 2e-3 and
-          ends[0.001].nearest == 0.6016 and ends[0.003].nearest > 0.85, f"rounding: {ends}")
 
 
 def check_measured(kind, p, v, options):
@@ -144,11 +135,13 @@ def main():
     for kind in "all-reduce", "reduce-scatter", "all-gather":
         check_collective("torus:4x4", "multitree", kind, 16)
         check_collective("ring:6", "ring", kind, 6)
-    check_routes()
     check_matrices(("--tp", "2", "--pp", "2", "--dp", "2"), lambda name: 4 if "transformer.w" in name else 2)
     check_matrices(("--tp", "4"), lambda name: 4 if "wpe" in name else 1)
+    check_routes()
     check_buckets()
-    check_rounding()
+    ends = {rate: measured.table("rounding", "--rate", rate)[0][-1] for rate in (0.001, 0.003)}
+    check(abs(ends[0.001].master - 0.9) < 2e-3 and abs(ends[0.001].random - 0.9) < 2e-3 and
+          ends[0.001].nearest == 0.6016 and ends[0.003].nearest > 0.85, f"rounding: {ends}")
     check_measured("1f1b", 4, 1, ("--forward", "1,2,3,2", "--input", "2,2,5,3", "--transfer", "0.5"))
     check_measured("zb-v", 2, 2, ("--forward", "1.5,2,1,3", "--input", "2", "--weight", "1,2"))
     check_refused()
