@@ -152,5 +152,4 @@ def main():
     finish()
 
 
-if __name__ == "__main__":
-    main()
+main()

@@ -129,5 +129,4 @@ def main():
     finish()
 
 
-if __name__ == "__main__":
-    main()
+main()
