@@ -30,7 +30,8 @@ fi
 for train in "$BUILD"/nvcc/cuda/{bf16,fp32}/train_gpt; do
     if nvidia-smi -L >/dev/null 2>&1; then continue; fi
     said=$("$train" --steps 1 2>&1)
-    is "without a GPU" "1, 1 line of no CUDA device" "$?, $(wc -l <<<"$said") line of $(grep -o "no CUDA device" <<<"$said")"
+    is "without a GPU" "1, 1 line of no CUDA device" \
+        "$?, $(wc -l <<<"$said") line of $(grep -o "no CUDA device" <<<"$said")"
     check "--dry-run needs none" "$train --dry-run >$BUILD/log/out 2>&1"
 done
 if dev/test/system/check_assembly.py "$BUILD/nvcc/cuda/bf16/train_gpt" >"$BUILD/log/assembly"
