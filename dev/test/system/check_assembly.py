@@ -14,30 +14,22 @@ check_assembly.py: what the machine code of the CUDA kernels has to be like, in 
 Called by test_nvcc.sh for the program that it has made, and by make assembly_check for all architectures. Last line
 "N passed, N failed". Standard library only.
 """
-import os, re, sys
+import re, sys
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-sys.path.insert(0, os.path.join(ROOT, "dev", "bench"))
-import assembly  # noqa: E402
-from checks import finish  # noqa: E402
-import checks  # noqa: E402
+import checks
+import assembly
 
 # Bytes of stack that a kernel may have. This one uses all 255 registers that there are, and keeps a number or two that
 # is needed once a tile in memory, which stays in L1.
-SPILLS = {
-    "flash_backward_keys<64>": 8,
-}
+SPILLS = {"flash_backward_keys<64>": 8}
 
 # Tensor core instructions of Hopper's own kernels, in their program text: each product is written down once, those of
 # forward's first and last tile once more. By wgmma: heads of 64 or 128 numbers are 4 or 8 steps of k, 128 keys 8, 64
 # queries 4.
 HOPPER = {
-    "hopper_forward_kernel<64>": 2 * 4 + 2 * 8,
-    "hopper_forward_kernel<128>": 2 * 8 + 2 * 8,
-    "hopper_backward_queries<64>": 4 + 4 + 8,
-    "hopper_backward_queries<128>": 8 + 8 + 8,
-    "hopper_backward_keys<64>": 4 + 4 + 4 + 4,
-    "hopper_backward_keys<128>": 8 + 8 + 4 + 4,
+    "hopper_forward_kernel<64>": 2 * 4 + 2 * 8, "hopper_forward_kernel<128>": 2 * 8 + 2 * 8,
+    "hopper_backward_queries<64>": 4 + 4 + 8, "hopper_backward_queries<128>": 8 + 8 + 8,
+    "hopper_backward_keys<64>": 4 + 4 + 4 + 4, "hopper_backward_keys<128>": 8 + 8 + 4 + 4,
 }
 # Exponentials of a thread in a tile: of 64 rows and 128 columns, or 64, by 128 threads. All of them stand between a
 # wait that leaves a product in flight and the next wait.
@@ -47,54 +39,34 @@ DOUBLE = ("squares_kernel", "squares_add_kernel", "delay_squares_kernel", "losse
 
 # Kernels whose packs are of 16 bytes: accesses of that width in their program text, at least.  (loads, stores)
 WIDE = {
-    "accumulate_kernel<4>": (2, 1),
-    "bias_partial_kernel<8>": (4, 0),
-    "crossentropy_backward_kernel<8>": (4, 1),
-    "crossentropy_fused_kernel<8>": (5, 1),
-    "crossentropy_max_kernel<8>": (4, 0),
-    "crossentropy_sum_kernel<8>": (4, 0),
-    "each_kernel<4, AddScaled, float*, float const*>": (2, 1),
-    "each_kernel<4, Outer, float*, float*, float const*>": (3, 2),
-    "embedding_forward_kernel<8>": (1, 1),
-    "gelu_backward_kernel<8>": (2, 1),
-    "gelu_forward_kernel<8>": (1, 1),
-    "norm_backward_kernel<8, true>": (12, 15),
-    "norm_forward_kernel<8, false, true>": (6, 1),
-    "norm_forward_kernel<8, true, true>": (11, 2),
-    "places_sum_kernel<8>": (3, 2),
-    "position_backward_kernel<8>": (3, 2),
-    "position_forward_kernel<8>": (2, 1),
-    "residual_kernel<8>": (3, 1),
-    "norm_backward_kernel<8, false>": (12, 9),
-    "norm_forward_kernel<8, false, false>": (5, 1),
-    "norm_forward_kernel<8, true, false>": (10, 2),
-    "rope_kernel<8>": (6, 2),
-    "squares_kernel": (16, 0),
-    "swiglu_backward_kernel<8>": (3, 2),
-    "swiglu_forward_kernel<8>": (2, 1),
-    "caat_pack_kernel<8, bf16>": (1, 1),
-    "caat_unpack_kernel<8, bf16>": (2, 1),
-    "update_kernel<4, AdamW>": (4, 3),
-    "update_kernel<4, SGD>": (3, 2),
+    "accumulate_kernel<4>": (2, 1), "bias_partial_kernel<8>": (4, 0), "crossentropy_backward_kernel<8>": (4, 1),
+    "crossentropy_fused_kernel<8>": (5, 1), "crossentropy_max_kernel<8>": (4, 0),
+    "crossentropy_sum_kernel<8>": (4, 0), "each_kernel<4, AddScaled, float*, float const*>": (2, 1),
+    "each_kernel<4, Outer, float*, float*, float const*>": (3, 2), "embedding_forward_kernel<8>": (1, 1),
+    "gelu_backward_kernel<8>": (2, 1), "gelu_forward_kernel<8>": (1, 1), "norm_backward_kernel<8, true>": (12, 15),
+    "norm_forward_kernel<8, false, true>": (6, 1), "norm_forward_kernel<8, true, true>": (11, 2),
+    "places_sum_kernel<8>": (3, 2), "position_backward_kernel<8>": (3, 2), "position_forward_kernel<8>": (2, 1),
+    "residual_kernel<8>": (3, 1), "norm_backward_kernel<8, false>": (12, 9),
+    "norm_forward_kernel<8, false, false>": (5, 1), "norm_forward_kernel<8, true, false>": (10, 2),
+    "rope_kernel<8>": (6, 2), "squares_kernel": (16, 0), "swiglu_backward_kernel<8>": (3, 2),
+    "swiglu_forward_kernel<8>": (2, 1), "caat_pack_kernel<8, bf16>": (1, 1), "caat_unpack_kernel<8, bf16>": (2, 1),
+    "update_kernel<4, AdamW>": (4, 3), "update_kernel<4, SGD>": (3, 2),
 }
 SINGLE = {"crossentropy_sum_kernel<8>": 1}  # the target's logit
 
 def check(good, text):
-    if good:
-        checks.passed += 1  # of which there are thousands
-    else:
-        checks.check(False, text)
+    """Prints what fails only, as there are thousands."""
+    checks.passed += bool(good)
+    return good or checks.check(False, text)
 
 
 def check_kernel(k):
     where = f"sm_{k.arch} {k.name}"
     allowed = SPILLS.get(k.name, 0)
     check(k.stack <= allowed and (allowed or not k.spills()),
-                  f"{where}: {k.stack} bytes of stack, {k.spills()} spills; {allowed} allowed")
-
+          f"{where}: {k.stack} bytes of stack, {k.spills()} spills; {allowed} allowed")
     doubles = [i for i in k.code if re.match(r"D(FMA|ADD|MUL|SETP|MNMX)\b", i.op) or ".F64" in i.op]
-    check(not doubles or re.sub("<.*", "", k.name) in DOUBLE,
-                  f"{where}: float64, {len(doubles)} instructions ({doubles[:1]})")
+    check(not doubles or re.sub("<.*", "", k.name) in DOUBLE, f"{where}: float64: {len(doubles)}, {doubles[:1]}")
     # But HFMA2 R, -RZ, RZ, constant is how constants come into registers, and HADD2.F32 R, -RZ, R makes a float of an
     # fp16.
     halves = [i for i in k.code if re.match(r"H(FMA2|ADD2|MUL2|MNMX2|SET2|SETP2)\b", i.op) and
@@ -103,29 +75,21 @@ def check_kernel(k):
 
     accesses = k.accesses()
     if k.name in WIDE:
-        wide = [sum(w // 16 for w in accesses[kind])
-                for kind in ("load", "store")] # those of 32 bytes, on sm_100, are two
-        check(wide[0] >= WIDE[k.name][0] and wide[1] >= WIDE[k.name][1],
-                      f"{where}: {wide[0]} loads and {wide[1]} stores of 16 bytes; wanted {WIDE[k.name][0]} and "
-                      f"{WIDE[k.name][1]}")
-    if k.name in WIDE and not k.name.startswith("update"): # whose ends may be cut
-        single, allowed = sum(1 for kind in accesses for w in accesses[kind] if w == 2), SINGLE.get(k.name, 0)
+        loads, stores = (sum(w // 16 for w in accesses[kind]) for kind in ("load", "store"))  # of 32 bytes: two
+        check(loads >= WIDE[k.name][0] and stores >= WIDE[k.name][1],
+              f"{where}: {loads} loads and {stores} stores of 16 bytes; wanted {WIDE[k.name]}")
+    if k.name in WIDE and not k.name.startswith("update"):  # whose ends may be cut
+        single, allowed = sum(w == 2 for kind in accesses for w in accesses[kind]), SINGLE.get(k.name, 0)
         check(single <= allowed, f"{where}: {single} accesses of single 16-bit numbers; {allowed} allowed")
-
     if k.name in HOPPER and k.arch == 90:
-        count = lambda op: sum(1 for i in k.code if i.op.split(".")[0] == op)
-        products = HOPPER[k.name]
-        check(count("HGMMA") == products and count("HMMA") == 0,
-                      f"{where}: {count('HGMMA')} wgmma, {count('HMMA')} mma; wanted {products}, 0")
+        ops = [i.op.split(".")[0] for i in k.code]
+        for op, wanted in (("HGMMA", HOPPER[k.name]), ("HMMA", 0), ("USETMAXREG", 2)):  # wgmma, mma, registers change
+            check(ops.count(op) == wanted, f"{where}: {ops.count(op)} {op}; wanted {wanted}")
         beside, wanted = assembly.exponentials_beside_products(k), BESIDE_PRODUCTS[k.name.split("<")[0]]
-        check(beside >= wanted,
-                      f"{where}: {beside} exponentials between waits, while a product is in flight; wanted {wanted}")
-        check(count("UTMALDG") > 0 and count("UTMASTG") > 0, f"{where}: tiles do not travel by TMA")
-        check(count("USETMAXREG") == 2,
-                      f"{where}: {count('USETMAXREG')} warpgroups change their registers; wanted 2")
+        check(beside >= wanted, f"{where}: {beside} exponentials between waits, a product in flight; wanted {wanted}")
+        check("UTMALDG" in ops and "UTMASTG" in ops, f"{where}: tiles do not travel by TMA")
     elif not k.name.startswith("flash_"):
-        check(not any(assembly.is_tensor(i) for i in k.code),
-                      f"{where}: has tensor core instructions")
+        check(not any(map(assembly.is_tensor, k.code)), f"{where}: has tensor core instructions")
 
 
 def main():
@@ -137,12 +101,11 @@ def main():
         kernels = assembly.read_kernels(path)
         for k in kernels:
             check_kernel(k)
-        for arch in sorted({k.arch for k in kernels}):
-            names = {k.name for k in kernels if k.arch == arch}
-            for name in (*WIDE, *SPILLS):
-                check(name in names, f"sm_{arch}: {name}: no such kernel, or it is not compiled")
+        for arch in {k.arch for k in kernels}:
+            missing = {*WIDE, *SPILLS} - {k.name for k in kernels if k.arch == arch}
+            check(not missing, f"sm_{arch}: no such kernels, or they are not compiled: {missing}")
     check(checks.passed, "kernels were checked")
-    finish()
+    checks.finish()
 
 
 if __name__ == "__main__":

@@ -15,9 +15,8 @@ import json, math, os, re, struct, sys
 GOLDEN, M1, M2, ALL = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, (1 << 64) - 1
 TENSORS = ("model.safetensors", "optimizer.safetensors", "sites.safetensors")
 MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq"), "sgd": ("exp_avg",)}
-BESIDE = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-          "merges.txt", "tokenizer.model", "chat_template.jinja",
-          "generation_config.json"}  # for transformers; no part of a run
+BESIDE = set("tokenizer.json tokenizer_config.json special_tokens_map.json added_tokens.json vocab.json merges.txt "
+             "tokenizer.model chat_template.jinja generation_config.json".split())  # for transformers; no part of a run
 
 
 class Broken(Exception):
@@ -71,11 +70,10 @@ def expected_tensors(name, model, header, optimizer):
         return model
     if name == TENSORS[1]:
         return {f"{moment}.{t}": shape for moment in MOMENTS[optimizer] for t, shape in model.items()}
-    kinds = {re.match(r"site\.(\d+)\.([a-z_]+)\.", t).groups()
-             for t in header}  # which there are follows from the plan of the sites
-    copies = {int(copy) for copy, _ in kinds}
+    parts = [re.match(r"site\.(\d+)\.([a-z_]+)\.", t).groups() for t in header]  # follow from the plan of the sites
+    copies, kinds = {int(copy) for copy, _ in parts}, {kind for _, kind in parts}
     require(copies == set(range(len(copies))), name, "has copies", copies)
-    return {f"site.{copy}.{kind}.{t}": s for copy in copies for kind in {k for _, k in kinds} for t, s in model.items()}
+    return {f"site.{copy}.{kind}.{t}": s for copy in copies for kind in kinds for t, s in model.items()}
 
 
 def check_tensors(name, data, entry, model, optimizer):
@@ -104,8 +102,7 @@ def check(folder):
     require(checksum(own[1]) == int(own[2], 16), "trainer.json has another checksum than it says")
     about = json.loads(trainer)
     require(names - BESIDE == set(about["files"]) | {"trainer.json"}, "files are", sorted(names))
-    require(set(about["files"]) - {TENSORS[2]} == {*TENSORS[:2], "config.json"}, "files of the list:",
-            set(about["files"]))
+    require(set(about["files"]) - {TENSORS[2]} == {*TENSORS[:2], "config.json"}, "files of the list:", about["files"])
     require(os.path.basename(folder) == f"step_{about['step']:08d}", "is of step", about["step"])
     files = {name: open(os.path.join(folder, name), "rb").read() for name in about["files"]}
     for name, entry in about["files"].items():
@@ -119,15 +116,14 @@ def check(folder):
 
 
 def main():
-    wrong = 0
-    for folder in sys.argv[1:]:
+    said = dict.fromkeys(sys.argv[1:], "sound")
+    for folder in said:
         try:
             check(folder.rstrip("/"))
-            print(f"{folder}: sound")
         except (Broken, OSError, ValueError, KeyError, AttributeError, struct.error) as reason:
-            wrong += 1
-            print(f"{folder}: {type(reason).__name__}: {reason}")
-    return 1 if wrong or len(sys.argv) < 2 else 0
+            said[folder] = f"{type(reason).__name__}: {reason}"
+    print(*(f"{folder}: {words}" for folder, words in said.items()), sep="\n")
+    return set(said.values()) != {"sound"}
 
 
 if __name__ == "__main__":

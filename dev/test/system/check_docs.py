@@ -14,7 +14,7 @@ trainer's line `busy` is left out. A block may write to build/book/, which is re
 needs mpirun is left out where there is none.
 The last line is "N passed, N failed". Standard library only.
 """
-import argparse, difflib, functools, glob, os, re, shutil, signal, subprocess, sys, textwrap, time
+import argparse, collections, difflib, functools, glob, os, re, shutil, signal, subprocess, sys, textwrap, time
 
 CHAPTERS = ("step memory tensor sequence schedules data_parallel collectives caat async_dp planner fault_tolerance "
             "gpu_kernels precision").split()
@@ -119,12 +119,12 @@ class Doc:
         return match.string.count("\n", 0, match.start()) + 1
 
     def anchors(self):
-        seen, found = {}, set(re.findall(r"<a (?:id|name)=\"([^\"]+)\"", self.prose))
+        seen, found = collections.Counter(), set(re.findall(r"<a (?:id|name)=\"([^\"]+)\"", self.prose))
         for title in re.findall(r"(?m)^#{1,6} +(.*?) *#*$", self.prose):
             title = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", title).lower()
             slug = re.sub(r"[^\w\- ]", "", title).replace(" ", "-")
-            found.add(f"{slug}-{seen[slug]}" if slug in seen else slug)
-            seen[slug] = seen.get(slug, 0) + 1
+            found.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
+            seen[slug] += 1
         return found
 
     def commands(self):
@@ -161,15 +161,15 @@ def check_names(doc):
     for line, span in doc.spans:
         if re.fullmatch(r"\w+\(\)", span) and span[:-2] not in tree.functions:
             yield line, f"no file has a function {span}"
-        if re.fullmatch(CODE, span) and not re.search(r"NAME|^X\.h", span) and span not in FOREIGN:
-            if not tree.exists(span) and not span.startswith("build/"):
+        if re.fullmatch(CODE, span) and not re.search(r"NAME|^X\.h|^build/", span) and span not in FOREIGN:
+            if not tree.exists(span):
                 yield line, f"there is no file {span}"
     for line, command in doc.commands():
         for word in command.split():
             word = re.sub(r"^\./|[,;:)]*$", "", word.strip("\"'`$("))
-            if PATH.fullmatch(word) and word.split("/")[0] in tree.top and "/" in word and not tree.exists(word):
-                if not re.search("NAME|SUITE", word):
-                    yield line, f"there is no file {word}"
+            if PATH.fullmatch(word) and word.split("/")[0] in tree.top and "/" in word and not tree.exists(word) and \
+                    not re.search("NAME|SUITE", word):
+                yield line, f"there is no file {word}"
 
 def check_options(doc, options, others, targets):
     rules, stems = targets
@@ -215,7 +215,7 @@ def check_static(tree, docs, every):
     options = {program: tree.help(program) for program in ("train_gpt", "plan")}
     tools = "\n".join(tree.text(x) for x in tree.files if x.startswith(TOOLS) and not x.endswith(".md"))
     declared = {f"--{x}" for x in re.findall(r'"([a-z][a-z-]*)",', tools)}  # by programs in C
-    others = declared | set(re.findall(r"(?<![\w-])--[a-z][\w-]*", tools)) | options["train_gpt"] | options["plan"]
+    others = declared.union(re.findall(r"(?<![\w-])--[a-z][\w-]*", tools), *options.values())
     found, used, targets = [], set(), tree.targets()
     for doc in docs:
         for check in (check_links(doc, used), check_names(doc), check_options(doc, options, others, targets),
@@ -243,21 +243,18 @@ def words(line):
 
 def same(expected, got):
     a, b = words(expected), words(got)
-    if a[:1] == b[:1] == ["device"]:  # the machine
-        return True
     def equal(x, y):
-        if isinstance(x, tuple) and isinstance(y, tuple):
-            return abs(x[0] - y[0]) <= 0.01 * max(abs(x[0]), abs(y[0])) * (x[1] or y[1])
-        return x == y
-    return len(a) == len(b) and all(map(equal, a, b))
+        return x == y or isinstance(x, tuple) and isinstance(y, tuple) and \
+            abs(x[0] - y[0]) <= 0.01 * max(abs(x[0]), abs(y[0])) * (x[1] or y[1])
+    return a[:1] == b[:1] == ["device"] or len(a) == len(b) and all(map(equal, a, b))  # device: the machine
 
 def fitted(expected, got):
     """The line of got that each expected line has, None for a line `...`; None where they do not match"""
     if not expected:
         return None if got else []
     if expected[0].strip() == "...":
-        ends = range(len(got) + 1)  # of the lines that it stands for
-        return next(([None] + rest for rest in (fitted(expected[1:], got[i:]) for i in ends) if rest is not None), None)
+        rests = (fitted(expected[1:], got[i:]) for i in range(len(got) + 1))  # after the lines that it stands for
+        return next(([None] + rest for rest in rests if rest is not None), None)
     rest = fitted(expected[1:], got[1:]) if got and same(expected[0], got[0]) else None
     return None if rest is None else [got[0]] + rest
 
@@ -337,13 +334,13 @@ def main():
         parser.add_argument(f"--{option}", action="store_true")
     options = parser.parse_args()
     root = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../.."))
+    if options.update and not options.files:
+        parser.error("--update needs FILE...")
     paths = [os.path.relpath(os.path.abspath(x), root) for x in options.files]
     os.chdir(root)
     tree = Tree()
-    if options.update and not options.files:
-        parser.error("--update needs FILE...")
-    paths = paths or sorted(x for x in tree.files
-                            if re.fullmatch(r"docs/(ladder/)?[^/]+\.md|(planner/)?README\.md|CONTRIBUTING\.md", x))
+    usual = re.compile(r"docs/(ladder/)?[^/]+\.md|(planner/)?README\.md|CONTRIBUTING\.md")
+    paths = paths or sorted(filter(usual.fullmatch, tree.files))
     docs = [Doc(tree, path) for path in paths]
     found = check_static(tree, docs, not options.files)
     for path, line, message in found:

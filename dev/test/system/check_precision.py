@@ -41,12 +41,10 @@ sqrt(2/3) = 0.8 standard deviations. But a pair has the same weights and text, s
 roundings' own cost: 30 roundings of u / sqrt(12) on the way to the logits are 1 % of logits of size 3, and half its
 square, 5e-4, is what the loss gains.
 """
-import argparse, array, glob, json, math, os, statistics, subprocess, sys, tempfile
+import argparse, array, glob, math, os, statistics, subprocess, tempfile
 
-sys.dont_write_bytecode = True
-from checks import check, finish
+from checks import ROOT, check, finish, launch, read_log
 
-root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 NOISE, WINDOW, LAST = 2.0**-8 * 0.02, 20, 50
 SMALL = ["--layers", 4, "--hidden", 128, "--heads", 4, "--seq", 128]
 
@@ -68,19 +66,13 @@ def start(args, folder, precision, options, seed):
                             stderr=subprocess.STDOUT)
 
 
-def log_of(folder):
-    return [json.loads(line) for line in open(os.path.join(folder, "log.jsonl"))]
-
-
 def train(args, runs, at_once):
     """Trains runs {folder: (precision, options, seed)}, some at once; whether all have ended well."""
     names, failed = list(runs), []
     for i in range(0, len(names), at_once):
         started = [(name, start(args, name, *runs[name])) for name in names[i : i + at_once]]
-        failed += [name for name, process in started if process.wait() != 0]
-    for name in failed:
-        print(open(name + ".txt").read()[-2000:])
-    return check(not failed, f"{len(runs)} runs: {len(failed)} failed")
+        failed += [open(name + ".txt").read()[-2000:] for name, process in started if process.wait() != 0]
+    return check(not failed, f"{len(runs)} runs: {len(failed)} failed {''.join(failed)}")
 
 
 def rms(values):
@@ -117,8 +109,7 @@ def checkpoint(run):
 
 def rounded_start(args, seed, path):
     """The initial weights of a seed, rounded to bf16."""
-    command = [program(args, "fp32"), "--data", args.text, *SMALL, "--seed", seed, "--steps", 0, "--export", path]
-    subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
+    launch(program(args, "fp32"), "--data", args.text, *SMALL, "--seed", seed, "--steps", 0, "--export", path)
     with open(os.path.join(path, "model.safetensors"), "r+b") as file:
         file.seek(8 + int.from_bytes(file.read(8), "little"))
         place, words = file.tell(), array.array("I", file.read())
@@ -133,7 +124,7 @@ def compare_seeds(args, work):
     options = [*SMALL, "--micro-batch", 16, "--global-batch", 16, "--warmup", args.steps // 20, "--lr", 3e-3,
                "--min-lr", 3e-4, "--eval-every", args.steps, "--eval-sequences", 400]
     for precision in ("fp32", "bf16"):
-        said = subprocess.run([program(args, precision), "--version"], capture_output=True, text=True).stdout
+        said = launch(program(args, precision), "--version").stdout
         check(f", {precision}" in said, f"{program(args, precision)}: {said.strip()}")
     for seed in seeds:
         rounded_start(args, seed, folder("weights", seed))
@@ -141,7 +132,7 @@ def compare_seeds(args, work):
                      folder("control", seed): ("fp32", [*options, "--init", folder("weights", seed)], seed)})
     if not train(args, runs, 2):
         return
-    logs = {run: [log_of(folder(run, seed)) for seed in seeds] for run in ("fp32", "bf16", "control")}
+    logs = {run: [read_log(folder(run, seed)) for seed in seeds] for run in ("fp32", "bf16", "control")}
     first = max(abs(a[0]["loss"] - b[0]["loss"]) for a, b in zip(logs["bf16"], logs["fp32"]))
     noise = min(NOISE * b[0]["grad_norm"] for b in logs["fp32"])
     check(first <= 8 * noise, f"first steps {first:.1e} apart, bound {8 * noise:.1e}")
@@ -166,7 +157,7 @@ def compare_steps(args, work):
     again = os.path.join(work, "again")
     if not train(args, {**runs, again: ("bf16", options, None)}, 1 if args.gpu else 2):
         return
-    curves = {name: [(row["loss"], row["grad_norm"]) for row in log_of(name)] for name in (*runs, again)}
+    curves = {name: [(row["loss"], row["grad_norm"]) for row in read_log(name)] for name in (*runs, again)}
     compare(*([curves[folder(precision, seed)] for seed in seeds] for precision in ("bf16", "fp32")))
     once = folder("bf16", None)
     check(curves[once] == curves[again], f"two runs, {len(curves[again])} losses and norms: the same bits")
@@ -177,12 +168,12 @@ def compare_steps(args, work):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--build", default=os.path.join(root, "build/emulated"))
+    parser.add_argument("--build", default=f"{ROOT}/build/emulated")
     parser.add_argument("--gpu", action="store_true")
     parser.add_argument("--seeds", help="loss curves of these")
     parser.add_argument("--fp32", help="the trainer in float32, if it is not in --build")
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("text", nargs="?", default=os.path.join(root, "*.h"))
+    parser.add_argument("text", nargs="?", default=f"{ROOT}/*.h")
     args = parser.parse_args()
     if args.steps < WINDOW:
         parser.error(f"--steps has to be {WINDOW} or more")

@@ -3,17 +3,14 @@
 have to be. WHAT is a function below."""
 import json, os, re, sys
 
-sys.dont_write_bytecode = True
-from checks import read_safetensors
+from checks import read_log, read_safetensors
 
 NORM = float(os.environ.get('NORM', 1))  # gradient norms may be apart that many times what losses may
 VALUE = int(os.environ.get('VALUE_BYTES', 4))  # bytes of a parameter or an activation
 
-def log(folder): return [json.loads(line) for line in open(folder + '/log.jsonl')]
-
 def same(a, b, bound, first=0):
     """Loss, validation loss and norm / NORM of every step after `first`: largest relative difference."""
-    a, b = ([x for x in log(f) if x['step'] > int(first)] for f in (a, b))
+    a, b = ([x for x in read_log(f) if x['step'] > int(first)] for f in (a, b))
     assert a and [x['step'] for x in a] == [x['step'] for x in b], 'other steps'
     worst = 0
     for x, y in zip(a, b):
@@ -38,17 +35,16 @@ def printed(a, b, bound):
 
 def skipped(folder):
     """Lines are JSON, whatever the losses are."""
-    lines = log(folder)
+    lines = read_log(folder)
     for x in lines:
         assert ('skipped' in x) == (x['loss'] is None or x['grad_norm'] is None), x
     print(f'{len(lines)} lines, {sum("skipped" in x for x in lines)} skipped')
 
 def keys(folder):
     expected = 'step loss val_loss grad_norm lr tokens step_ms tokens_per_s mfu comm_bytes bubble peak_mem_bytes'
-    expected = expected.split()
-    lines = log(folder)
+    lines = read_log(folder)
     for x in lines:
-        assert list(x) == expected, list(x)
+        assert ' '.join(x) == expected, list(x)
         assert list(x['comm_bytes']) == ['tp', 'pp', 'dp'], x['comm_bytes']
         assert x['tokens'] == 8 * 32 and x['peak_mem_bytes'] > 1e6 and x['step_ms'] > 0
         assert x['comm_bytes'] == lines[0]['comm_bytes'], 'a step sends what the one before has sent'
@@ -59,7 +55,7 @@ def traffic(out, folder, t, p, d, options):
     t, p, d, text = int(t), int(p), int(d), open(out).read()
     rows = re.findall(r'^  (?:         +together|pipeline .*|data .*?) +([\d.]+) +([\d.]+)$', text, re.M)
     assert len(rows) == 3, rows
-    counted = log(folder)[-1]['comm_bytes']
+    counted = read_log(folder)[-1]['comm_bytes']
     for (a, b), name in zip(rows, ('tp', 'pp', 'dp')):
         assert a == b, f'{name}: {a} MB counted, {b} by formula'
         assert abs(float(a) * 1e6 - counted[name]) <= 501, (name, a, counted)
@@ -90,25 +86,23 @@ def trace(path, t, p, d, m, steps):
     spans = [e for e in events if e['ph'] == 'X']
     assert all(e['dur'] >= 0 for e in spans)
     for rank in names:
-        assert names[rank] == f'rank {rank}: t {rank % t} p {rank // (t * d)} d {rank // t % d}', names[rank]
+        stage = rank // (t * d)
+        assert names[rank] == f'rank {rank}: t {rank % t} p {stage} d {rank // t % d}', names[rank]
         mine = sorted((e for e in spans if e['pid'] == rank), key=lambda e: e['ts'])
         compute = [e for e in mine if tracks[rank, e['tid']] == 'compute']
         for what in ('forward', 'backward'):
             found = [e['name'] for e in compute if e['name'].startswith(what)]
             assert found == [f'{what} {k}' for k in range(m)] * steps, (rank, found)
         assert sum(e['name'] == 'update' for e in compute) == steps
-        tied = p > 1 and rank // (t * d) in (0, p - 1)
+        tied = p > 1 and stage in (0, p - 1)
         ends = ['reduce', 'tie', 'norm', 'update', 'update tied'] if tied else ['reduce', 'norm', 'update']
         assert [e['name'] for e in compute][-len(ends):] == ends, (rank, [e['name'] for e in compute])
         assert [e['name'] for e in mine if tracks[rank, e['tid']] == 'step'] == [f'step {k + 1}' for k in range(steps)]
         passes = [e['name'][0] for e in compute if e['name'].split()[0] in ('forward', 'backward')]
-        first_backward = min(m, p - rank // (t * d)) # of 1F1B
-        assert passes.index('b') == first_backward, (rank, passes)
+        assert passes.index('b') == min(m, p - stage), (rank, passes) # of 1F1B
         for a, b in zip(compute, compute[1:]): assert a['ts'] + a['dur'] <= b['ts'] + 0.002, 'two at once'
         assert any(tracks[rank, e['tid']] == 'wait' for e in mine), f'rank {rank} never waits'
-        sends = [e for e in mine if e['name'].startswith('send')
-                 and tracks[rank, e['tid']] != 'wait'] # a wait for one is named so too
-        stage = rank // (t * d)
+        sends = [e for e in mine if e['name'].startswith('send') and tracks[rank, e['tid']] != 'wait'] # named so too
         assert len(sends) == m * steps * ((stage > 0) + (stage < p - 1)), (rank, len(sends))
     begins = [tuple(e['ts'] for e in spans if e['pid'] == rank) for rank in names]
     assert len(set(begins)) == len(names), 'two ranks have the same spans'
@@ -125,9 +119,8 @@ def chunks(path, p, v, m, steps, halves):
         for chunk in range(v):
             prefix = f'chunk {chunk} ' if v > 1 else ''
             mine = [e['name'][len(prefix):] for e in spans if e['name'].startswith(prefix)]
-            whats = ('forward', 'backward') if halves == 'whole' else \
-                ('forward', 'backward input half', 'backward weight half')
-            for what in whats:
+            for what in ['forward', *(['backward'] if halves == 'whole' else
+                                      ['backward input half', 'backward weight half'])]:
                 found = [n for n in mine if n.rsplit(' ', 1)[0] == what]
                 assert found == [f'{what} {k}' for k in range(m)] * steps, (rank, chunk, found)
             assert mine.count('reduce') == steps and mine.count('update') == steps, mine

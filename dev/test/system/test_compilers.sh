@@ -4,9 +4,7 @@
 # bf16 as on other processors than this one, and the trainer under valgrind, which knows no AVX-512.
 set -u
 . dev/test/system/checks.sh
-try() {
-    if "$@" >"$BUILD/log/warnings" 2>&1; then ok "$*"; else bad "$*" && cat "$BUILD/log/warnings"; fi
-}
+try() { if said=$("$@" 2>&1); then ok "$*"; else bad "$*: $said"; fi; }
 warnings="-Wall -Wextra -Werror -fsyntax-only ${MPI_FLAGS:-}"
 for file in train_gpt.cu test_gpt.c dev/test/*/*.c dev/bench/*.c dev/plot/*.c planner/*.c dev/data/*.c; do
     # shellcheck disable=SC2086  # lists of words

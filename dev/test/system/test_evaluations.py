@@ -6,12 +6,10 @@ here they have to agree with each other: the run's last evaluation and that of i
 
     dev/test/system/test_evaluations.py
 """
-import json, os, random, re, shutil, struct, subprocess, sys, tempfile
+import json, os, random, re, shutil, struct, tempfile
 
-sys.dont_write_bytecode = True
-from checks import check, finish, launch
+from checks import TRAIN, check, finish, launch, read_log
 
-TRAIN = os.path.abspath(os.environ.get("TRAIN", "./train_gpt"))
 CHOICES = "dev/test/reference/evaluation.choices"
 MODEL = "--layers 2 --hidden 32 --heads 2 --seq 16 --micro-batch 2 --global-batch 8 --sample-every 0 --warmup 2".split()
 LOADED = ("--arch gpt2 --layers 4 --hidden 16 --heads 4 --ffn 40 --seq 8 --vocab 61 "
@@ -24,15 +22,9 @@ def train(*arguments, ranks=1):
 
 def table(done):
     """The last table on the screen: {file: [examples, acc, acc_norm]}."""
-    lines = done.stdout.split("\n")
-    begin = max([i for i, line in enumerate(lines) if line.startswith("evaluated")], default=len(lines))
-    rows = {}
-    for line in lines[begin + 1:]:
-        words = line.split()
-        if not line.startswith("  ") or len(words) != 4:
-            break
-        rows[words[0]] = [float(w) for w in words[1:]]
-    return rows
+    found = re.findall(r"^evaluated.*\n((?:  +\S+(?: +[\d.]+){3}\n)*)", done.stdout, re.M)
+    rows = map(str.split, found[-1].splitlines() if found else [])
+    return {name: [float(number) for number in numbers] for name, *numbers in rows}
 
 
 def write_files(work):
@@ -50,10 +42,6 @@ def write_files(work):
         f.write(struct.pack(f"<256i{len(stream)}H", 20240522, 1, 30, 1000, *[0] * 252, *stream))
 
 
-def log_of(folder):
-    return [json.loads(line) for line in open(f"{folder}/log.jsonl")]
-
-
 def test_training(work, number, mode, ranks):
     """Beside training."""
     name, text, choices = " ".join(mode) or "one rank", f"{work}/text", f"{work}/choices"
@@ -64,14 +52,12 @@ def test_training(work, number, mode, ranks):
     other = train(*common, "--eval-every", "0", "--out", plain, ranks=ranks)
     if not check(done.returncode == other.returncode == 0, f"{name}: trains and evaluates {done.stderr[-300:]}"):
         return
-    log = log_of(out)
-    check([x["step"] for x in log if "evaluations" in x] == [2, 4, 6, 7],
-          f"{name}: evaluated after steps 2, 4, 6 and the last")
+    log, shown = read_log(out), table(done)
     last = log[-1]["evaluations"]
-    check([(e["file"], e["examples"]) for e in last] == [(choices, 30)], f"{name}: the file and its size")
-    losses = [[x["loss"] for x in log_of(folder)] for folder in (out, plain)]
+    check([x["step"] for x in log if "evaluations" in x] == [2, 4, 6, 7] and
+          [(e["file"], e["examples"]) for e in last] == [(choices, 30)], f"{name}: after steps 2, 4, 6 and the last")
+    losses = [[x["loss"] for x in read_log(folder)] for folder in (out, plain)]
     check(losses[0] == losses[1], f"{name}: the losses of a run that is not evaluated, to the last digit: {losses}")
-    shown = table(done)
     check(shown == {choices: [30, round(last[0]["acc"], 4), round(last[0]["acc_norm"], 4)]} and
           len(re.findall(r"^evaluated after step", done.stdout, re.M)) == 4, f"{name}: four tables, the last {shown}")
 
@@ -122,7 +108,7 @@ def test_texts(work):
     tokenize = os.path.join(os.environ.get("BUILD", "build"), "tokenize")
     for command in ["make", "-s", tokenize], [tokenize, "--tokenizer", vocabulary, "--data", text, "--val", "0",
                                               "--out", shards]:
-        made = subprocess.run(command, capture_output=True, text=True)
+        made = launch(*command)
         check(made.returncode == 0, f"shards of the text: {command[0]} {made.stderr}")
     shard = f"{shards}/train_000000.bin"
 
@@ -132,18 +118,15 @@ def test_texts(work):
         check(len(steps) == 3, f"{' '.join(arguments)}: trains {done.stderr[-300:]}")
         return steps
 
-    tokenizer, initial = ["--tokenizer", vocabulary], f"{work}/initial"
-    by_shard = losses("--data", shard, "--val", shard)
+    initial, by_shard = f"{work}/initial", losses("--data", shard, "--val", shard)
     for data in (text, lines, shard):
         for val in (text, lines, shard):
-            seen = losses("--data", data, "--val", val, *tokenizer)
+            seen = losses("--data", data, "--val", val, "--tokenizer", vocabulary)
             check(seen == by_shard, f"{data}, {val}: as with shards: {seen} {by_shard}")
-    check(losses("--data", shard, "--val", text) == losses("--data", shard, "--val", shard),
-          "a text beside shards has the vocabulary beside them")
+    check(losses("--data", shard, "--val", text) == by_shard, "a text beside shards has the vocabulary beside them")
     bytes_of = [losses("--data", data, "--val", val, "--eval-sequences", "50")
                 for data in (text, lines) for val in (text, lines)]
-    check(len({tuple(steps[:2]) for steps in bytes_of}) == 1,
-          f"without a vocabulary all of them are bytes: {bytes_of}")
+    check(len({tuple(steps[:2]) for steps in bytes_of}) == 1, f"without a vocabulary all are bytes: {bytes_of}")
 
     # Weights that have a vocabulary beside them.
     losses("--data", shard, "--export", initial)

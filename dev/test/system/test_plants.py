@@ -3,7 +3,9 @@
 on the emulator, or on a GPU of Hopper's kind. N: only these."""
 import os, pathlib, re, subprocess, sys, tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../mutants"))
+from checks import ROOT, check, finish
+
+sys.path.append(f"{ROOT}/dev/test/mutants")
 import mutate
 
 FILE = "kernels/attention_hopper.cuh"
@@ -35,18 +37,15 @@ def plant(what, lines, fault, device):
                               env=dict(os.environ, ATTENTION="wgmma"), text=True, check=False)
     rows = re.findall(r"^FAIL +(.*?) +error", done.stdout, re.M)
     aborted = re.findall(rf"{FILE}:\d+: (.*)", done.stdout + done.stderr)  # the emulator
-    seen = bool(rows or aborted)
-    print(f"{'ok   ' if seen else 'FAIL '} {what}: {len(rows)} rows fail; first: {(rows + aborted + ['none'])[0]}")
-    return seen
+    check(rows or aborted, f"{what}: {len(rows)} rows fail; first: {(rows + aborted + ['none'])[0]}")
 
 
 def main(words):
     device = words[words.index("--device") + 1] if "--device" in words else "emulated"
     numbers = [int(word) for word in words if word.isdigit()] or range(1, len(PLANTS) + 1)
-    seen = [plant(*PLANTS[number - 1], device) for number in numbers]
-    print(f"{sum(seen)} passed, {len(seen) - sum(seen)} failed")
-    return not all(seen)
+    for number in numbers:
+        plant(*PLANTS[number - 1], device)
+    finish()
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+main(sys.argv[1:])

@@ -4,13 +4,10 @@ test_tables.py: do the tables that pictures are drawn from (build/tables, BUILD)
 formulas and the order of passes, collectives by playing their messages with sets of ranks, matrices by painting their
 rectangles, and measured.py by a trace whose steps are a schedule's table. The last line is "N passed, N failed".
 """
-import collections, json, os, re, subprocess, sys, tempfile
+import collections, itertools, json, os, re, sys, tempfile
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
-sys.path.insert(0, os.path.join(ROOT, "dev", "plot"))
-sys.dont_write_bytecode = True
-import measured  # noqa: E402
-from checks import check, finish  # noqa: E402
+from checks import ROOT, check, finish, launch
+import measured
 
 
 def number(pattern, text):
@@ -18,32 +15,26 @@ def number(pattern, text):
 
 
 def check_schedule(kind, p, v, m, bubble, slots):
-    """All passes take 1. bubble: by the schedule's formula; slots: of stage 0, in micro-batches."""
+    """All passes take 1. bubble: by the schedule's formula; slots: of stage 0, in micro-batches. That passes come after
+    what they need is test_schedule_time's matter; here each is there once, a stage's one after another."""
     rows, note = measured.table("schedule", "--schedule", kind, "--pp", p, "--vpp", v, "--microbatches", m)
-    ends = {(row.kind, row.stage, row.chunk, row.micro_batch): row.end for row in rows}
-    places = [(p - 1 - n % p if kind == "zb-v" and n // p % 2 else n % p, n // p) for n in range(p * v)]
-    early, free, kinds = 0, collections.Counter(), {row.kind for row in rows}
+    kinds, free, early = {row.kind for row in rows}, collections.Counter(), 0
     for row in rows:
-        n = places.index((row.stage, row.chunk))
-        needs = {"forward": [("forward", n - 1)], "backward": [("forward", n), ("backward", n + 1)],
-                 "backward input half": [("forward", n), ("backward input half", n + 1)],
-                 "backward weight half": [("backward input half", n)]}[row.kind]
-        early += sum(ends[what, *places[at], row.micro_batch] > row.start for what, at in needs if 0 <= at < p * v)
         early += free[row.stage] > row.start
         free[row.stage] = row.end
-    length = max(free.values())
-    idle = (p * length - 3 * p * v * m) / (3 * p * v * m)
-    check(len(ends) == len(rows) == p * v * m * len(kinds) and early == 0 and abs(idle - bubble) < 1e-9,
-          f"{kind}: each pass once, after what it needs: {len(rows)} rows, {early} too early, bubble {idle}")
-    check(abs(number(r"bubble ([\d.]+)", note) - 100 * idle) < 0.01 and number(r"step ([\d.]+)", note) == length and
-          number(r"of ([\d.]+) micro", note) == slots, f"  {note}")
+    idle = p * max(free.values()) / (3 * p * v * m) - 1
+    check(len(rows) == p * v * m * len(kinds) and {(row.kind, row.stage, row.chunk, row.micro_batch) for row in rows} ==
+          set(itertools.product(kinds, range(p), range(v), range(m))) and early == 0 and abs(idle - bubble) < 1e-9 and
+          abs(number(r"bubble ([\d.]+)", note) - 100 * idle) < 0.01 and
+          number(r"step ([\d.]+)", note) == max(free.values()) and number(r"of ([\d.]+) micro", note) == slots,
+          f"{kind}: each pass once, {len(rows)} rows, {early} too early, bubble {idle}; {note}")
 
 
-def check_use(rows, note):
+def use_is_right(rows, note):
     used = len({(row.step, row.source, row.to) for row in rows})
     links, steps = number(r"(\d+) links", note), max(row.step for row in rows)
-    check(abs(number(r"use ([\d.]+)", note) - used / links / steps) < 6e-4 and
-          abs(number(r"busy in ([\d.]+)", note) - used / links) < 6e-3, "  mean use")
+    return abs(number(r"use ([\d.]+)", note) - used / links / steps) < 6e-4 and \
+        abs(number(r"busy in ([\d.]+)", note) - used / links) < 6e-3
 
 
 def check_collective(topology, algorithm, kind, ranks):
@@ -60,8 +51,8 @@ def check_collective(topology, algorithm, kind, ranks):
             wrong += kind == "all-reduce" and not row.add and row.to == row.owner  # which has the sum already
     full = [set(range(ranks)) if kind != "all-gather" else {c} for c in range(ranks)]
     missing = sum(have[r, c] != full[c] for r, c in have if kind != "reduce-scatter" or r == c)
-    check(wrong + missing == 0, f"{kind}, {note}: {wrong} wrong messages, {missing} chunks missing")
-    check_use(rows, note)
+    check(wrong + missing == 0 and use_is_right(rows, note),
+          f"{kind}, {note}: {wrong} wrong messages, {missing} chunks missing")
 
 
 def check_routes():
@@ -70,17 +61,13 @@ def check_routes():
     want = [sum(min((x - y) % 4, (y - x) % 4) for r in range(16) for x, y in zip(divmod(r, 4), divmod(r ^ bit, 4)))
             for bit in (1, 2, 4, 8)]
     found = collections.Counter(row.step for row in rows)
-    check(sorted(found.values()) == sorted(2 * want) and all((row.step <= 4) == bool(row.add) for row in rows),
-          f"halving-doubling: links of each step {list(found.values())}")
-    check({(row.owner, row.to) for row in rows if row.step == 4} >= {(r, r) for r in range(16)},
-          "  the last to add owns the sum")
-    check_use(rows, note)
+    check(sorted(found.values()) == sorted(2 * want) and use_is_right(rows, note), f"{note}: links of a step {found}")
 
 
-def check_matrices(model, options, copies):
+def check_matrices(options, copies):
     """Paints what is written, and counts all that is held."""
-    rows, _ = measured.table("matrices", "--model", model, *options)
-    tensors, note = measured.table("tensors", "--model", model)
+    rows, _ = measured.table("matrices", "--model", "tiny", *options)
+    tensors, note = measured.table("tensors", "--model", "tiny")
     sizes = {row.tensor: row.elements for row in tensors}
     held, canvas, twice = collections.Counter(), {}, 0
     width = {name: max(r.x + r.width for r in rows if r.matrix == name) for name in {row.matrix for row in rows}}
@@ -92,25 +79,18 @@ def check_matrices(model, options, copies):
                 at = slice(y * width[row.matrix] + row.x, y * width[row.matrix] + row.x + row.width)
                 twice += any(paint[at])
                 paint[at] = b"\1" * row.width
-    check(twice == 0 and canvas.keys() == held.keys() and all(all(paint) for paint in canvas.values()),
-          f"{model} {' '.join(options)}: every element is written once, {len(canvas)} matrices")
-    check(all(held[name] == sizes[name] * copies(name) for name in held), "  and held by as many ranks as should")
+    check(twice == 0 and canvas.keys() == held.keys() and all(all(paint) for paint in canvas.values()) and
+          all(held[name] == sizes[name] * copies(name) for name in held),
+          f"{' '.join(options)}: every element of {len(canvas)} matrices is written once, held by as many as should")
     check(number(r"(\d+) parameters", note) == sum(sizes.values()), f"  {note}")
 
 
 def check_buckets():
     whole, shards = (measured.table("buckets", "--dp", 4, "--zero", zero)[0] for zero in (0, 1))
-    check(sum(row.elements for row in whole) == 842496, "buckets have all parameters of tiny")
-    check([row.layer for row in whole][1:5] == [3, 2, 1, 0] and "wte" in whole[-1].tensor,
-          "the last block comes first, the embedding last")
+    check(sum(row.elements for row in whole) == 842496 and [row.layer for row in whole][1:5] == [3, 2, 1, 0] and
+          "wte" in whole[-1].tensor, "buckets have all parameters of tiny, the last block first, the embedding last")
     check([4 * row.elements for row in shards] == [row.elements for row in whole for _ in range(4)],
           "ZeRO's shards are quarters")
-
-
-def check_rounding():
-    ends = {rate: measured.table("rounding", "--rate", rate)[0][-1] for rate in (0.001, 0.003)}
-    check(abs(ends[0.001].master - 0.9) < 2e-3 and abs(ends[0.001].random - 0.9) < 2e-3 and
-          ends[0.001].nearest == 0.6016 and ends[0.003].nearest > 0.85, f"rounding: {ends}")
 
 
 def check_measured(kind, p, v, options):
@@ -130,8 +110,7 @@ def check_measured(kind, p, v, options):
     with tempfile.NamedTemporaryFile("w", suffix=".json") as f:
         json.dump({"traceEvents": events, "otherData": {"schedule": kind, "p": p, "v": v, "m": 4}}, f)
         f.flush()
-        out = subprocess.run([sys.executable, os.path.join(ROOT, "dev/plot/measured.py"), f.name], text=True,
-                             stdout=subprocess.PIPE, check=True).stdout
+        out = launch(sys.executable, f"{ROOT}/dev/plot/measured.py", f.name).stdout
     step, predicted, idle, predicted_idle = map(float, re.findall(r"\d+\.\d+", out))
     work = sum(row.end - row.start for row in rows)
     check(abs(step - length - 3) < 1e-3 and abs(predicted - step) < 1e-2 and abs(predicted_idle - idle) < 1e-3 and
@@ -141,11 +120,10 @@ def check_measured(kind, p, v, options):
 
 def check_refused():
     tool = os.path.join(ROOT, os.environ.get("BUILD", "build"), "tables")
-    for options in ("", "schedule --pp 2 --forward 1,x", "schedule --input -1",
-                    "schedule --pp 2 --schedule zb-v --vpp 3", "collective --topology full:1", "matrices --tp 3",
-                    "tensors --model none", "layout"):
-        done = subprocess.run([tool, *options.split()], capture_output=True)
-        check(done.returncode == 2 and not done.stdout, f"refused: {options}: {done.stderr.decode().strip()}")
+    options = ("", "schedule --pp 2 --forward 1,x", "schedule --input -1", "schedule --pp 2 --schedule zb-v --vpp 3",
+               "collective --topology full:1", "matrices --tp 3", "tensors --model none", "layout")
+    done = [launch(tool, *words.split()) for words in options]
+    check(all(x.returncode == 2 and not x.stdout for x in done), f"refused: {options}: {[x.stderr for x in done]}")
 
 
 def main():
@@ -157,16 +135,17 @@ def main():
     for kind in "all-reduce", "reduce-scatter", "all-gather":
         check_collective("torus:4x4", "multitree", kind, 16)
         check_collective("ring:6", "ring", kind, 6)
+    check_matrices(("--tp", "2", "--pp", "2", "--dp", "2"), lambda name: 4 if "transformer.w" in name else 2)
+    check_matrices(("--tp", "4"), lambda name: 4 if "wpe" in name else 1)
     check_routes()
-    check_matrices("tiny", ("--tp", "2", "--pp", "2", "--dp", "2"), lambda name: 4 if "transformer.w" in name else 2)
-    check_matrices("tiny", ("--tp", "4"), lambda name: 4 if "wpe" in name else 1)
     check_buckets()
-    check_rounding()
+    ends = {rate: measured.table("rounding", "--rate", rate)[0][-1] for rate in (0.001, 0.003)}
+    check(abs(ends[0.001].master - 0.9) < 2e-3 and abs(ends[0.001].random - 0.9) < 2e-3 and
+          ends[0.001].nearest == 0.6016 and ends[0.003].nearest > 0.85, f"rounding: {ends}")
     check_measured("1f1b", 4, 1, ("--forward", "1,2,3,2", "--input", "2,2,5,3", "--transfer", "0.5"))
     check_measured("zb-v", 2, 2, ("--forward", "1.5,2,1,3", "--input", "2", "--weight", "1,2"))
     check_refused()
     finish()
 
 
-if __name__ == "__main__":
-    main()
+main()
