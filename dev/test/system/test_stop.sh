@@ -81,46 +81,31 @@ wait $launcher
 check "a second SIGINT ends a run at once, unsaved" "[ $? != 0 ] && [ -z \"\$(find twice -name 'step_*')\" ]"
 gone || bad "ranks of a run that was interrupted twice are left"
 
-# In a terminal: mpirun itself would kill its ranks a second after Ctrl-C.
+# In a terminal (script makes one): mpirun itself would kill its ranks a second after Ctrl-C.
+mkfifo keys
+seen() { # WHAT TIMES: waits until it was printed so often, or the run is over
+    until [ "$(grep -ac "$1" out)" -ge "$2" ] || ! kill -0 $launcher; do sleep 0.02; done 2>/dev/null
+}
 for presses in 1 2; do
     rm -f pids/*
-    timeout 150 python3 - "$presses" "$work" "$mpirun" -np 2 "$rank" "$train" "${model[@]}" --steps 100000 \
-        --tp 2 --out "terminal$presses" >out 2>err <<'PY'
-import os, pty, signal, sys
-presses, work = int(sys.argv[1]), sys.argv[2]
-child, terminal = pty.fork()
-if child == 0:
-    os.execvp(sys.argv[3], sys.argv[3:])
-said = b""
-def read_until(what):
-    global said
-    while what is None or said.count(what) < (3 if what == b"\nstep " else 1):
-        try:
-            more = os.read(terminal, 4096)
-        except OSError:
-            more = b""
-        if not more:
-            return
-        said += more
-read_until(b"\nstep ")
-ranks = [int(open(f"{work}/pids/{rank}").read()) for rank in (0, 1)]
-if presses == 2:
-    os.kill(ranks[1], signal.SIGSTOP)
-os.write(terminal, b"\x03")
-if presses == 2:
-    read_until(b"once more")  # two at once would be one
-    os.write(terminal, b"\x03")
-read_until(None)
-sys.stdout.write(said.decode(errors="replace"))
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 255)
-PY
+    : >out
+    env --default-signal=INT timeout 150 script -qefc \
+        "$mpirun -np 2 $rank $train ${model[*]} --steps 100000 --tp 2 --out terminal$presses" /dev/null <keys >out 2>err &
+    launcher=$!
+    exec 8>keys
+    seen '^step ' 3
+    [ $presses = 1 ] || kill -STOP "$(cat pids/1)"
+    printf '\003' >&8
+    [ $presses = 1 ] || { seen 'once more' 1 && printf '\003' >&8; } # two at once would be one
+    wait $launcher
     status=$?
+    exec 8>&-
     if [ $presses = 1 ]; then
-        check "Ctrl-C in a terminal: saved, status 75" "[ $status = 75 ] && grep -q 'signal has asked; saved' out &&
-            [ -n \"\$(find terminal1 -name 'step_*')\" ]"
+        check "Ctrl-C in a terminal: saved, status $status" "[ $status = 75 ] &&
+            grep -aq 'signal has asked; saved' out && [ -n \"\$(find terminal1 -name 'step_*')\" ]"
     else
-        check "twice: the job ends, though a rank hangs" "[ $status != 0 ] && [ $status != 124 ] &&
-            grep -q 'once more' out"
+        check "twice: the job ends, though a rank hangs, status $status" \
+            "[ $status != 0 ] && [ $status != 124 ] && grep -aq 'once more' out"
     fi
     gone || bad "ranks are left after Ctrl-C"
 done
