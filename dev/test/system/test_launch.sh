@@ -2,6 +2,7 @@
 # What starts the trainer: scripts/mpirun.sh, run_slurm.sh, quickstart.sh, download_data.sh; the part of the Makefile
 # that finds MPI; and dev/test/run.sh. All in a copy, beside stand-ins: programs that only note how they were called.
 # Then with every MPI that is installed, real ranks. Last line: "N passed, N failed".
+# shellcheck disable=SC2016,SC2046,SC2086  # what the stand-ins expand; lists of words
 set -u
 project=$PWD
 . dev/test/system/checks.sh
@@ -52,28 +53,25 @@ for kind in "open:mpirun (Open MPI) 5.0.3" "orte:orterun (OpenRTE) 4.1.4" "mpich
     script "$fake/mpirun.${kind%%:*}" "
         if [ \"\$1\" = --version ]; then echo '${kind#*:}'; else echo \"\$*\" >\"\$called\"; fi"
 done
-# shellcheck disable=SC2016  # for the scripts to expand
-{
-    script "$fake/mpirun.words" 'printf "<%s>" "$@" >"$called"'
-    script "$fake/mpirun.once" '[ "$1" != --version ] || exit 0
-        cut -d " " -f 4,5 /proc/$$/stat >"$called"
-        shift 2; exec "$@"' # runs one rank
-    script "$fake/id" 'echo "${FAKE_UID:-1000}"'
-    script "$fake/ldd" 'echo "libm.so.6 ${FAKE_LIBRARY:-libmpi.so.40}"'
-    script "$fake/srun" '[ "$*" != --mpi=list ] || { printf "%b\n" \
-            "plugin types are...\n\tnone${FAKE_TYPES-\n\tpmi2\n\tpmix\nspecific pmix plugin versions: pmix_v4}" >&2
-            exit 0; }
-        echo "$OMP_NUM_THREADS $*" >"$called"
-        [ -z "${FAKE_WAITS:-}" ] || { trap "echo USR1 >>$called" USR1; touch "$called.there"; sleep 1; sleep 0.2; }
-        exit "${FAKE_STATUS:-0}"'
-    script "$fake/scontrol" 'echo "scontrol $*" >>"$called"; exit "${FAKE_SCONTROL:-0}"'
-    script "$fake/nvidia-smi" 'for _ in $(seq "${GPUS:-1}"); do echo "A GPU"; done'
-    # copies what is not there yet
-    script "$fake/curl" 'for url; do :; done
-        while [ "$1" != --output ]; do shift; done
-        [ -e "$2" ] || : >"$2"
-        tail -c "+$(($(wc -c <"$2") + 1))" "${url#file://}" >>"$2"'
-}
+script "$fake/mpirun.words" 'printf "<%s>" "$@" >"$called"'
+script "$fake/mpirun.once" '[ "$1" != --version ] || exit 0
+    cut -d " " -f 4,5 /proc/$$/stat >"$called"
+    shift 2; exec "$@"' # runs one rank
+script "$fake/id" 'echo "${FAKE_UID:-1000}"'
+script "$fake/ldd" 'echo "libm.so.6 ${FAKE_LIBRARY:-libmpi.so.40}"'
+script "$fake/srun" '[ "$*" != --mpi=list ] || { printf "%b\n" \
+        "plugin types are...\n\tnone${FAKE_TYPES-\n\tpmi2\n\tpmix\nspecific pmix plugin versions: pmix_v4}" >&2
+        exit 0; }
+    echo "$OMP_NUM_THREADS $*" >"$called"
+    [ -z "${FAKE_WAITS:-}" ] || { trap "echo USR1 >>$called" USR1; touch "$called.there"; sleep 1; sleep 0.2; }
+    exit "${FAKE_STATUS:-0}"'
+script "$fake/scontrol" 'echo "scontrol $*" >>"$called"; exit "${FAKE_SCONTROL:-0}"'
+script "$fake/nvidia-smi" 'for _ in $(seq "${GPUS:-1}"); do echo "A GPU"; done'
+# copies what is not there yet
+script "$fake/curl" 'for url; do :; done
+    while [ "$1" != --output ]; do shift; done
+    [ -e "$2" ] || : >"$2"
+    tail -c "+$(($(wc -c <"$2") + 1))" "${url#file://}" >>"$2"'
 script train_gpt "# MPI_Init: a trainer that was built with MPI"
 export PATH=$fake:$PATH
 open="--bind-to none --map-by slot:OVERSUBSCRIBE"
@@ -134,19 +132,15 @@ cd "$project_copy" || exit 1
 
 # ---- quickstart.sh: without MPI if that cannot be installed, not without a compiler
 mkdir "$work/quick" && cp -r scripts train_gpt "$work/quick"
-# shellcheck disable=SC2016
-{
-    script "$work/quick/scripts/install.sh" 'case " $* " in *" $CANNOT:"*) exit 1 ;; esac
-        echo "installed $*" |
-            sed -n "s/ .*\(mpirun:[^ ]*\).*/ \1/p; s/ make:make gcc:gcc.*libc6-dev$/ needed/p" >>"$called"'
-    script "$work/quick/scripts/download_data.sh" 'exit "$NO_NET"'
-    script "$work/quick/train_gpt" 'echo "trained $*" >>"$called"'
-    script "$fake/make" 'echo "made${3:+ $3}" >>"$called"'
-}
+script "$work/quick/scripts/install.sh" 'case " $* " in *" $CANNOT:"*) exit 1 ;; esac
+    echo "installed $*" |
+        sed -n "s/ .*\(mpirun:[^ ]*\).*/ \1/p; s/ make:make gcc:gcc.*libc6-dev$/ needed/p" >>"$called"'
+script "$work/quick/scripts/download_data.sh" 'exit "$NO_NET"'
+script "$work/quick/train_gpt" 'echo "trained $*" >>"$called"'
+script "$fake/make" 'echo "made${3:+ $3}" >>"$called"'
 quick=$work/quick/scripts/quickstart.sh text="--data data/tinyshakespeare/input.txt "
 # quick STATUS CALLS CANNOT NO_NET OPTIONS: what cannot be installed, whether there is no net
 quick() {
-    # shellcheck disable=SC2086  # a list of words
     calls "$1" "$2" CANNOT="$3" NO_NET="$4" "$quick" $5
 }
 mpi="installed mpirun:openmpi-bin/made/trained"
@@ -216,7 +210,6 @@ for line in "1 GPU:${gpu[*]} MPIRUN=mpirun.open:./train_gpt" \
     "no MPI:DEVICE=cpu MPI=no:./train_gpt (one process: there is no MPI)" \
     "no mpirun:DEVICE=cpu MPIRUN=mpirun.none:./train_gpt (one process: there is no mpirun.none)"; do
     IFS=: read -r what variables expected <<<"$line"
-    # shellcheck disable=SC2086  # a list of words
     run 0 -u MPIRUN GPUS="${what%% *}" make -s $variables run_line
     is "make run_line, $what" "run: $expected" "$(cat "$work/out")"
 done
@@ -224,7 +217,6 @@ rm "$fake/nvidia-smi"
 
 # ---- with every MPI that is here: more real ranks than cores
 rm "$fake/id" "$fake/ldd"
-# shellcheck disable=SC2016
 script "$work/rank" 'echo "${OMPI_COMM_WORLD_RANK:-$PMI_RANK} of ${OMPI_COMM_WORLD_SIZE:-$PMI_SIZE}: <$1>"'
 kinds=""
 for compiler in mpicc.openmpi mpicc.mpich mpicc; do
@@ -291,7 +283,6 @@ is "the failures are added up, and shown: one of luck, two of what fails twice" 
     "$(tail -n 1 "$work/out" | grep -o '[0-9]* failed') $(grep -c 'by chance' "$work/out") \
 $(grep -c '^FAIL  the third' "$work/out")"
 # Whether the ranks of a real mpirun stay behind when timeout signals it twice depends on luck; this does not.
-# shellcheck disable=SC2046
 check "mpirun is in no process group that timeout made (parent, group: $(cat "$called"))" \
     "[ $(sed 's/ / != /' "$called") ]"
 cp "$(command -v sleep)" "$work/waits_for_ever"

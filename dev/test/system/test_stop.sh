@@ -89,8 +89,8 @@ seen() { # WHAT TIMES: waits until it was printed so often, or the run is over
 for presses in 1 2; do
     rm -f pids/*
     : >out
-    env --default-signal=INT timeout 150 script -qefc \
-        "$mpirun -np 2 $rank $train ${model[*]} --steps 100000 --tp 2 --out terminal$presses" /dev/null <keys >out 2>err &
+    command="$mpirun -np 2 $rank $train ${model[*]} --steps 100000 --tp 2 --out terminal$presses"
+    env --default-signal=INT timeout 150 script -qefc "$command" /dev/null <keys >out 2>err &
     launcher=$!
     exec 8>keys
     seen '^step ' 3
