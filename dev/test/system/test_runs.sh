@@ -108,8 +108,9 @@ if ip netns add probe 2>err && ip netns del probe && "$MPIRUN" --version | grep 
     ! ip netns list | grep -q threefold-net; then
     timeout -k 5 200 "$project/dev/experiments/net.py" torus:2x2 100 --bytes sent -- "$train" "${run[@]}" \
         --out by_net --dp 4 --allreduce multitree --topology torus:2x2 >out 2>err
+    status=$?
     check "on a network of namespaces: trains over its links, and nothing is left of it: $(tr '\n' ';' <sent)" \
-        "[ $? = 0 ] && [ \$(wc -l <sent) = 8 ] && awk '\$3 < 100000 { exit 1 }' sent && ! ip netns list |
+        "[ $status = 0 ] && [ \$(wc -l <sent) = 8 ] && awk '\$3 < 100000 { exit 1 }' sent && ! ip netns list |
         grep -q threefold-net"
     verify_py "with the losses of one rank:" same mesh0 by_net $near
 else echo "left out: a network of namespaces, which needs root, iproute2 and Open MPI 4, or there is one"; fi
@@ -134,7 +135,8 @@ verify_py "mpirun -np 1, with the same bits:" same mesh0 lonely 0
 # ---- another MPI
 if [ -n "$building" ]; then
     wait $building
-    check "MPICH's build: $(tail -n 1 mpich.log)" "[ $? = 0 ] && [ -x mpich/train_gpt ]"
+    status=$?
+    check "MPICH's build: $(tail -n 1 mpich.log)" "[ $status = 0 ] && [ -x mpich/train_gpt ]"
     building=""
     MPIRUN=mpirun.mpich launch 4 mpich/train_gpt "${run[@]}" --tp 2 --pp 2 --out other_mpi
     check "MPICH: 4 ranks train" "[ $status = 0 ]"
