@@ -1,17 +1,11 @@
 /*
-fail_calls.c: a library for LD_PRELOAD under which one system call of a run fails: for torture.py, which tries them one
-after another.
-
-    FAIL_UNDER=TEXT     counted are calls that concern a file with TEXT in its path: open, fopen, mkdir, rename,
-                        fallocate, ftruncate, pwrite, fsync, opendir
-    FAIL_RANK=R         on this rank; 0 where there is one
-    FAIL_AT=N           number N of them fails, from 1 on; 0: none
-    FAIL_ALL=1          and all later ones, as on a disk that is gone
-    FAIL_COUNT=FILE     the process's number of calls goes there at its end; nothing is written if it is killed
+fail_calls.c: a library for LD_PRELOAD under which system calls of a run fail, for torture.py. Counted are open, fopen,
+opendir, mkdir, rename, fallocate, ftruncate, pwrite and fsync of files with FAIL_UNDER in their path, on rank
+FAIL_RANK. Number FAIL_AT of them fails (from 1 on; 0: none); with FAIL_ALL all later ones, too, as on a disk that is
+gone. How many there were goes to the file FAIL_COUNT at the end of the process; not if it is killed.
 
 Calls that remove what is there are left alone: no program can clean up on such a disk.
 */
-#undef _GNU_SOURCE // g++ defines it
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -26,17 +20,12 @@ Calls that remove what is there are left alone: no program can clean up on such 
 
 static int calls = 0;
 
-static bool is_rank(void) {
-    const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *wanted = getenv("FAIL_RANK");
-    if (!rank) rank = getenv("PMI_RANK");
-    return atoi(rank ? rank : "0") == atoi(wanted ? wanted : "0");
-}
-
 static bool fails(const char* path) {
-    const char *under = getenv("FAIL_UNDER"), *at = getenv("FAIL_AT");
-    if (!under || !at || !strstr(path, under) || !is_rank()) return false;
-    const int call = __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST), number = atoi(at);
-    if (number == 0 || call < number || (call > number && !getenv("FAIL_ALL"))) return false;
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *under = getenv("FAIL_UNDER");
+    if (!rank) rank = getenv("PMI_RANK");
+    if (!under || !strstr(path, under) || atoi(rank ? rank : "0") != atoi(getenv("FAIL_RANK"))) return false;
+    const int call = __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST), at = atoi(getenv("FAIL_AT"));
+    if (at == 0 || call < at || (call > at && !getenv("FAIL_ALL"))) return false;
     errno = EIO;
     return true;
 }
@@ -44,15 +33,11 @@ static bool fails(const char* path) {
 static bool fails_fd(int fd) {
     char link[64], path[4096] = "";
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    const int before = errno;
-    if (readlink(link, path, sizeof path - 1) < 0) errno = before;
-    return fails(path);
+    return readlink(link, path, sizeof path - 1) > 0 && fails(path);
 }
 
 __attribute__((destructor)) static void count(void) {
-    const char* path = getenv("FAIL_COUNT");
-    if (!path || !is_rank() || calls == 0) return;
-    FILE* out = fopen(path, "w");
+    FILE* out = calls ? fopen(getenv("FAIL_COUNT"), "w") : NULL;
     if (!out) return;
     fprintf(out, "%d\n", calls);
     fclose(out);

@@ -47,7 +47,7 @@ full() { [ -n "${LONG:-}" ]; }
 # launch RANKS COMMAND...: its output to out and err, its exit status to $status, how long it took to $seconds.
 launch() {
     started=$SECONDS
-    timeout --foreground -k 5 120 "$mpirun" -np "$@" >out 2>err </dev/null
+    timeout --foreground -k 5 240 "$mpirun" -np "$@" >out 2>err </dev/null
     status=$? seconds=$((SECONDS - started))
 }
 
@@ -74,37 +74,21 @@ ended() {
     else bad "$3: exit status $status (expected $1) after $seconds s, stderr (expected \"$2\"): $(head -c 900 err)"; fi
 }
 
-# refuses STATUS WORDS RANKS OPTIONS... Wrong arguments (status 2) are found by every rank, by the same function.
-# So after the first ten, where that many ranks fit the mesh, it is a process alone that plans that mesh; LONG=1:
-# all are started for real.
-refused=0
+# refuses STATUS WORDS RANKS OPTIONS...: every rank finds what is wrong, and one says it
 refuses() {
-    if [ "$1" = 2 ] && [ $((refused += 1)) -gt 10 ] && ! full && replicas=$(replicas_of "$3" "${@:4}"); then
-        "$train" "${@:4}" --dp "$replicas" --dry-run >out 2>err </dev/null
-        status=$? seconds=0
-    else
-        launch "$3" "$train" "${@:4}"
-    fi
+    launch "$3" "$train" "${@:4}"
     ended "$1" "$2" "$3 ranks, ${*:4}"
-}
-
-# replicas_of RANKS OPTIONS...: how many replicas such a mesh has; fails where options say so themselves, or it does not
-# fit
-replicas_of() {
-    local ranks=$1 model_ranks=1
-    while shift && [ $# -gt 0 ]; do
-        case $1 in
-        --tp | --pp) [ "$2" -gt 0 ] 2>/dev/null && model_ranks=$((model_ranks * $2)) || return 1 ;;
-        --dp | --dry-run | --out) return 1 ;;
-        esac
-    done
-    [ $((ranks % model_ranks)) = 0 ] && echo $((ranks / model_ranks))
 }
 
 # named RANK: the launcher has said which one died; MPICH's says only that one has (and shows any one's process number)
 named() { grep -aqi "rank $1\|BAD TERMINATION" err out; }
 
 verify_py() { verify "$1" python3 "$check_run" "${@:2}"; }
+same_files() { for f in model optimizer; do cmp {"$1","$2"}/step_00000006/$f.safetensors || return 1; done; }
+bits() { # WHAT A B: log and checkpoint of two runs
+    verify_py "$1: losses and norms, to the bit:" same "$2" "$3" 0
+    check "$1: the checkpoint, byte for byte" "same_files $2 $3"
+}
 
 seq 1 12000 | tr '\n' ' ' >text.txt
 data=(--data text.txt)

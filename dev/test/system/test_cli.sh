@@ -3,6 +3,7 @@
 # wrong with arguments, files and disks. Bad input has to end with one clear line on stderr, exit status 2 (arguments)
 # or 1 (the rest), and nothing half-written: there the programs are built with AddressSanitizer and UBSan. Then the
 # planner, alone and asked by the trainer.
+# shellcheck disable=SC2034,SC2046,SC2086,SC2206,SC2317  # options are lists of words, and conditions are evaluated
 set -u
 BUILD=${BUILD:-build}
 train=$PWD/$BUILD/sanitized/train_gpt
@@ -48,12 +49,11 @@ small="--hidden 32 --layers 2 $common"
 
 # ---- a run, and what it leaves
 seq 1 12000 | tr '\n' ' ' >text.txt
-# shellcheck disable=SC2086
 "$train" $small --data text.txt --steps 4 --eval-every 2 --out run >out 2>err
-check "a short run ends with status 0" "[ $? = 0 ]"
-check "it prints a line a step" "[ \$(grep -c '^step ' out) = 4 ]"
+check "a short run ends with status 0, prints a line a step, and validates every other" \
+    "[ $? = 0 ] && [ \$(grep -c '^step ' out) = 4 ] && [ \$(grep -c '\"val_loss\":[0-9]' run/log.jsonl) = 2 ]"
 "$fast" $small --data text.txt --steps 100000 --eval-every 0 >shown 2>err & pid=$!
-until grep -q "^step " shown; do sleep 0.05; done
+until grep -qs "^step " shown; do sleep 0.05; done
 check "ps and pgrep find it by its name, and as it was started" "[ \$(cat /proc/$pid/comm) = train_gpt ] &&
     [ \"\$(tr '\\0' '\\n' </proc/$pid/cmdline | head -n 1)\" = '$fast' ]"
 kill $pid && wait $pid
@@ -63,17 +63,10 @@ for _ in $(seq "$(getconf _NPROCESSORS_ONLN)"); do (while :; do :; done) & loops
 check "beside other programs the header says so" \
     "grep -q '^busy  *[0-9]* threads* of other programs runs* on its cores; OMP_NUM_THREADS=1 may' shown"
 kill "${loops[@]}"
-keys='step loss val_loss grad_norm lr tokens step_ms tokens_per_s mfu comm_bytes bubble peak_mem_bytes'
-# shellcheck disable=SC2034
-validated='[(" ".join(x), x["step"]) for x in lines if x["val_loss"] is not None]'
-check "it logs the documented keys, each step" "[ \"\$(logged run '\" \".join(lines[0])')\" = '$keys' ] &&
-    [ \"\$(logged run \"\$validated\")\" = \"[('$keys', 2), ('$keys', 4)]\" ]"
 files="config.json model.safetensors optimizer.safetensors tokenizer.json tokenizer_config.json"
-check "it leaves a checkpoint" "[ \"\$(cd run/step_00000004 && echo *)\" = '$files trainer.json' ]"
-check "and nothing temporary" "[ -z \"\$(find run -name '*.tmp*')\" ]"
+check "it leaves a checkpoint, and nothing temporary" \
+    "[ \"\$(cd run/step_00000004 && echo *)\" = '$files trainer.json' ] && [ -z \"\$(find run -name '*.tmp*')\" ]"
 # ---- options in a file, and samples
-check "the header says how it learns" \
-    "grep -q '^optimizer adamw: .*clip 1\$' out && grep -q '^lr  *0.003 after .* to 0.0003 at step 4\$' out"
 "$train" $small --data text.txt --steps 100 --init run/step_00000004 --dry-run >out 2>err
 check "slower with trained weights" "[ ! -s err ] && grep -q '^lr  *0.0003 after .*; cosine to 3e-05 at' out"
 "$fast" $small --data text.txt --steps 6 --eval-every 0 --save-every 3 --init run/step_00000004 --out tuned >out 2>err
@@ -81,14 +74,12 @@ sed 's/"tokens".*//' tuned/log.jsonl >rates && rm -rf tuned/step_00000006
 "$fast" --config tuned/options.txt --resume >out 2>err
 check "and as slow when its options resume it" "grep -q '^step *4' out && sed 's/\"tokens\".*//' tuned/log.jsonl |
     cmp - rates && rm -rf tuned"
-# shellcheck disable=SC2034
 losses='[(x["loss"], x["val_loss"]) for x in lines]'
 check "it leaves its options" "grep -qx -- '--steps 4' run/options.txt && grep -qx -- '--heads 2' run/options.txt &&
     grep -qx -- '# --lr 0.003' run/options.txt && ! grep -q -- '--resume' run/options.txt"
 "$train" --config run/options.txt --out again >out 2>err
 check "--config does the same run" "[ $? = 0 ] && [ ! -s err ] &&
     [ \"\$(logged run \"\$losses\")\" = \"\$(logged again \"\$losses\")\" ]"
-check "its lines are those of all steps" "[ \$(grep -c '^step ' out) = 4 ]"
 check "and leaves the same options but --out" \
     "[ \"\$(diff run/options.txt again/options.txt | grep '^[<>]' | grep -v started)\" = '< --out run
 > --out again' ]"
@@ -96,10 +87,8 @@ check "and leaves the same options but --out" \
 check "the command line wins, and --resume goes on" "[ $? = 0 ] && [ \$(wc -l <again/log.jsonl) = 6 ] &&
     grep -qx -- '--steps 6' again/options.txt"
 unclipped="$small --data text.txt --steps 4 --save-every 2 --eval-every 0 --sample-every 0 --clip 0"
-# shellcheck disable=SC2086
 "$fast" $unclipped --out unclipped >out 2>err && mkdir skipped && cp -r unclipped/step_00000002 skipped &&
     sed -n '1p;2s/,"tokens"/,"skipped":true&/p' unclipped/log.jsonl >skipped/log.jsonl
-# shellcheck disable=SC2086
 "$fast" $unclipped --out skipped --resume >out 2>err
 check "the step after one that was skipped is made, also without clipping and after a restart" \
     "grep -c skipped skipped/log.jsonl | grep -qx 1 && same_weights {unclipped,skipped}/step_00000004"
@@ -113,8 +102,6 @@ check "which leaves nothing" "[ ! -e nothing ]"
 if [ -n "${MPIRUN:-}" ]; then
     timeout 240 "$mpirun" -np 2 "$fast" --config nowhere.txt >out 2>err
     check "  and 2 ranks, which say it once" "[ $? = 2 ] && [ \$(grep -c '^train_gpt: --config nowhere.txt' err) = 1 ]"
-    mkdir both && timeout 240 "$mpirun" -np 2 "$fast" --config run/options.txt --out both/run >out 2>err
-    check "  --config on 2 ranks" "[ $? = 0 ] && [ \$(wc -l <both/run/log.jsonl) = 4 ]"
 fi
 "$fast" --config run/options.txt --steps 20 --eval-every 7 --log-every 5 --out every >out 2>err
 check "--log-every prints some, and logs all" \
@@ -133,7 +120,6 @@ check "make install copies the programs, which run there" \
 seq 1 200000 | tr '\n' ' ' >large.txt
 takes() { # OPTIONS...: MB of the plan, and MB of the process at most
     rm -rf taken
-    # shellcheck disable=SC2086
     "$fast" $small --data text.txt --val large.txt --steps 2 --eval-every 0 --sample-every 0 "$@" --out taken >out 2>err
     sed -n 's/^memory .*together \([0-9.]*\) MB/\1/p' out
     grep -o 'peak_mem_bytes":[0-9]*' taken/log.jsonl | tail -n 1 | sed 's/.*://; s/......$//'
@@ -143,9 +129,8 @@ for _ in 1 2 3; do
     read -r planned most < <(takes | tr '\n' ' ')
     peak=$((most > peak ? most : peak))
 done
-for what in "--eval-every 1 --eval-sequences 1000000" "--sample-every 1 --max-new-tokens 2000" \
+for what in "--eval-every 2 --eval-sequences 1000000" "--sample-every 1 --max-new-tokens 2000" \
     "--save-every 1"; do
-    # shellcheck disable=SC2086
     read -r more most < <(takes $what | tr '\n' ' ')
     check "$what: $peak MB become $most, planned $planned become $more MB" \
         "[ -n '$most' ] && python3 -c 'exit($most - $peak > $more - $planned + 3)'"
@@ -163,7 +148,6 @@ hides() { # OPTIONS...: what it prints has them as ?
         "cat out err | grep -qF 'o?[31m?odd' && [ $status -le 2 ] &&
         ! cat out err | LC_ALL=C grep -q $'[\001-\010\013-\037\177]\|^odd'"
 }
-# shellcheck disable=SC2206
 named=($small --steps 2 --eval-every 1 --sample-every 0)
 hides "${named[@]}" --data "o*/*.txt" --val "$odd/*.txt" --evaluate "$odd/odd.choices" --out "$odd/out" --save-every 1 \
     --trace "$odd/trace" --export "$odd/weights"
@@ -175,54 +159,41 @@ hides "${named[@]}" --data "o*/*.txt" --dp 2 --allreduce ring --topology "$odd/o
 rm -r "$odd"
 
 # ---- stopped and resumed
-# shellcheck disable=SC2034
 trained='[(x["step"], x["loss"], x["grad_norm"]) for x in lines]'
-# shellcheck disable=SC2086
 for arch in gpt2 llama; do
     options="$small --arch $arch --data text.txt --steps 12 --global-batch 4 --eval-every 0"
     "$fast" $options --out whole_$arch >/dev/null
-    # killed at an arbitrary moment, again and again, until it is through
-    tries=0
-    until "$fast" $options --save-every 1 --out parts_$arch --resume >out 2>err & pid=$!
-        sleep "0.0$((3 + tries % 6))"
-        kill -9 $pid 2>/dev/null
-        wait $pid 2>/dev/null; do
-        tries=$((tries + 1))
-        [ $tries -lt 200 ] || break
-        [ $((tries % 20)) -ne 0 ] || { "$fast" $options --save-every 1 --out parts_$arch --resume >out 2>err && break; }
-    done
-    check "$arch: a run killed $tries times ends" "[ -d parts_$arch/step_00000012 ]"
-    check "$arch: bit-identical to one never interrupted" \
-        "same_weights whole_$arch/step_00000012 parts_$arch/step_00000012"
-    check "$arch: the log is complete, each step once, the same losses" \
-        "[ \"\$(logged whole_$arch \"\$trained\")\" = \"\$(logged parts_$arch \"\$trained\")\" ]"
-    "$fast" $options --init whole_$arch/step_00000012 --steps 1 --out init_$arch 2>err >out
-    check "$arch: --init starts from a checkpoint's weights" "grep -q '^step ' out"
 done
-refuses 2 "--seed" $small --data text.txt --steps 12 --global-batch 4 --out whole_gpt2 --resume --seed 7
-# forge KEY VALUE: a copy of that run whose trainer.json has another value, and a checksum that fits
+# killed after three steps or a few more, which are made again; at any moment, and again and again: torture.py
+"$fast" $options --save-every 1 --keep-last 0 --out parts >shown 2>err & pid=$!
+until grep -qs "^saved .*step_00000003" shown; do sleep 0.01; done
+kill -9 $pid 2>/dev/null
+wait $pid 2>/dev/null
+rm -rf parts/step_0000000[4-9] parts/step_0000001?
+"$fast" $options --save-every 1 --out parts --resume >out 2>err
+check "killed, and bit-identical to one never interrupted" \
+    "grep -q '^resume .*step 3$' out && same_weights {whole_llama,parts}/step_00000012"
+check "the log is complete, each step once, the same losses" \
+    "[ \"\$(logged whole_llama \"\$trained\")\" = \"\$(logged parts \"\$trained\")\" ]"
+# forge SEQUENCES: a copy of that run whose trainer.json says it had so many, and a checksum that fits
 forge() {
-    rm -rf forged && cp -r whole_gpt2 forged && python3 - "$1" "$2" "$source/dev/test/system" <<'PY'
+    rm -rf forged && cp -r whole_gpt2 forged
+    PYTHONPATH=$source/dev/test/system PYTHONDONTWRITEBYTECODE=1 python3 -c '
 import re, sys
-sys.dont_write_bytecode = True
-sys.path.insert(0, sys.argv[3])
 from check_checkpoint import checksum
 path = "forged/step_00000012/trainer.json"
-text = open(path).read()
-text, n = re.subn(r'("%s": )[^,]*' % sys.argv[1], lambda m: m.group(1) + sys.argv[2], text, count=1)
-head = text[:text.rindex('"checksum": "') + len('"checksum": "')]
-open(path, "w").write(head + "%016x" % checksum(head.encode()) + '"\n}\n')
-assert n == 1
-PY
+text, n = re.subn("(\"sequences\": )[^,]*", lambda m: m[1] + sys.argv[1], open(path).read(), count=1)
+head = text[:text.rindex("\"checksum\": \"") + len("\"checksum\": \"")]
+open(path, "w").write(head + "%016x" % checksum(head.encode()) + "\"\n}\n")
+assert n == 1' "$1"
 }
 for sequences in 9223372036854775807 47 '0,"rounds":"\u001b[2Jsites"'; do
-    forge sequences "$sequences"
+    forge "$sequences"
     refuses 2 "forged" $small --data text.txt --steps 13 --global-batch 4 --eval-every 0 --out forged --resume
 done
 check "what it says is shown without control characters" "! grep -q \$'\\033' out err"
 refuses 2 "--global-batch" $small --data text.txt --steps 12 --global-batch 2 --out whole_gpt2 --resume
 refuses 2 "--data" $small --data text.txt,text.txt --steps 12 --global-batch 4 --out whole_gpt2 --resume
-refuses 2 "whole_gpt2" $small --data text.txt --steps 12 --out whole_gpt2
 refuses 2 "--micro-batch" --data text.txt --micro-batch 1 --global-batch 4194304 --dry-run
 check "ten thousand stages are planned, without their middle" "timeout 60 $fast --pp 10000 --layers 10000 --dry-run \
     >out && [ \$(grep -c '^stage ' out) = 32 ] && [ \$(wc -l <out) -lt 100 ]"
@@ -244,8 +215,8 @@ check "an export is not the next run's too" "[ $? = 0 ] && [ ! -s err ] && ! gre
 resumed whole_llama --steps 5
 check "beyond --steps there is nothing to train, which is success" "[ $status = 0 ] && [ ! -s err ] &&
     grep -q '^done' out && [ ! -e resumed/step_00000013 ] && cmp {whole_llama,resumed}/options.txt"
-for option in "--tie-embeddings yes" "--kv-heads 1" "--layers 3" "--hidden 64" "--ffn 256" "--vocab 300" "--arch gpt2" \
-    "--optimizer sgd" "--model llama-130M" "--config run/options.txt --arch gpt2"; do
+for option in "--tie-embeddings yes" "--hidden 64" "--optimizer sgd" "--model llama-130M" \
+    "--config run/options.txt --arch gpt2"; do
     resumed whole_llama --steps 14 $option
     name=${option##*--}
     check "$option is refused: $(cat err)" "[ $status = 2 ] && grep -q -- '--${name%% *} ' err"
@@ -255,8 +226,7 @@ check "another curve and clip are taken: $(grep '^lr' out)" \
     "[ $status = 0 ] && grep -q '^lr .*linear' out && grep -q '^optimizer .*clip 2$' out"
 "$fast" $small --arch llama --data text.txt --steps 1 --export theta >out 2>err
 sed -i 's/"rope_theta": 10000.0/"rope_theta": 500.0/; s/"rms_norm_eps": 1e-05/"rms_norm_eps": 0.001/' theta/config.json
-"$fast" $small --init theta --data text.txt --steps 3 --eval-every 0 --sequence-parallel=no --out theta_run >out 2>err
-check "options.txt remembers that a flag is off" "grep -qx -- '--sequence-parallel no' theta_run/options.txt"
+"$fast" $small --init theta --data text.txt --steps 3 --eval-every 0 --out theta_run >out 2>err
 rm theta_run/options.txt
 "$fast" $small --arch llama --data text.txt --steps 5 --eval-every 0 --out theta_run --resume >out 2>err
 check "what shapes and options do not say is the checkpoint's" \
@@ -286,24 +256,16 @@ check "all lines up to the checkpoint stay as they were, and the run adds its ow
     [ \"\$(tail -n +13 resumed/log.jsonl | sed 's/,.*//; s/.*://' | tr '\n' ' ')\" = '13 14 ' ]"
 
 # ---- arguments
-refuses 2 "--layer; --help" --layer 3
 refuses 2 "--steps" --steps -1
-# shellcheck disable=SC2035
-refuses 2 "wrong.txt, quotes" --data text.txt wrong.txt --steps 3
-check "a model of terabytes is not listed in megabytes" \
-    "$train --model gpt3-1008B --data text.txt --dry-run >out 2>err && grep -q '^memory .* TB' out &&
-    ! grep -q '[0-9]\{7\}[.][0-9]* MB' out && $train --model gpt3-1008B --data text.txt --tp 2 --dry-run |
-    grep -q 'TB: params'"
-refuses 2 "--model gpt5, there are tiny gpt2-124M" --model gpt5
-refuses 2 "did you mean gpt2-124M" --model gpt2-small
+large="--model gpt3-1008B --data text.txt --dry-run"
+check "a model of terabytes is not listed in megabytes, nor trained" \
+    "$train $large >out 2>err && $train $large --tp 2 >two 2>err && grep -q '^memory .* TB' out &&
+    ! grep -q '[0-9]\{7\}[.][0-9]* MB\|^step' out && grep -q 'TB: params' two"
 refuses 2 "did you mean llama-7B?" --model llama-7b
 refuses 2 "-np 8" --tp 2 --dp 2 --pp 2
-refuses 2 "here it is --schedule" --pp_engine afab
 refuses 2 "--heads" --heads 5
 refuses 2 "--kv-heads" --arch llama --kv-heads 3
 refuses 2 "--arch" --kv-heads 2
-refuses 2 "--tie-embeddings" --tie-embeddings maybe
-refuses 2 "--micro-batch" --micro-batch 4 --global-batch 6
 refuses 2 "--out" --resume
 refuses 2 "--out" --save-every 3
 refuses 2 "--micro-batch" --micro-batch 1000000 --seq 10000 --data text.txt
@@ -311,14 +273,8 @@ refuses 1 "--micro-batch" --model gpt3-1008B --vocab 256 --seq 64 --micro-batch 
     --data text.txt # more than any machine has
 refuses 2 "--min-lr, --lr" $small --data text.txt --min-lr 1e-2
 refuses 2 "--beta2" --beta2 0.99999999
-check "--help explains every option, exit status 0" "$train --help >out 2>err && [ ! -s err ] &&
-    [ \$(grep -c '^  --' out) -ge 60 ]"
-check "--dry-run of a model for 3,072 GPUs prints its plan and runs nothing" \
-    "timeout 240 $train --model gpt3-1008B --data text.txt --dry-run >out 2>err &&
-    grep -q '1008038758400 parameters' out && ! grep -q '^step' out"
 
-# ---- data
-printf '' >empty.txt
+# ---- data; test_token_files has every way in which a file is none
 python3 - <<'PY'
 import struct
 def write(name, *parts):
@@ -326,25 +282,17 @@ def write(name, *parts):
         for format, numbers in parts: f.write(struct.pack('<%d%s' % (len(numbers), format), *numbers))
 tokens = [(i * 7919) % 50257 for i in range(3000)]
 write('good.bin', ('i', [20240520, 1, 3000] + [0] * 253), ('H', tokens))
-write('llama.bin', ('i', [20240801, 7, 3000] + [0] * 253), ('I', tokens))
-write('raw.bin', ('H', tokens))
 write('megatron.bin', ('i', tokens)) # as sequences of 100
 write('megatron.idx', ('B', b'MMIDIDX\0\0'), ('q', [1]), ('B', [4]), ('q', [30, 3]), ('i', [100] * 30),
       ('q', [400 * i for i in range(30)] + [0, 5, 30]))
 PY
-mkdir folder
 head -c 20 text.txt >tiny.txt
 printf '{"text":"a"}\n{"body":"b"}\n' >field.jsonl
 refuses 1 "nowhere.txt" $small --data text.txt,nowhere.txt
-refuses 1 "empty.txt" --data empty.txt
-refuses 1 "folder: a directory" --data folder
-refuses 1 "llama.bin" --data good.bin,llama.bin
 refuses 1 "good.bin, 256" --data good.bin --vocab 256
-refuses 1 "raw.bin" --data raw.bin
 refuses 1 "--seq" --data tiny.txt
 refuses 1 "good.bin" $small --data text.txt --val good.bin
 refuses 2 "megatron.bin" --data megatron.bin
-refuses 1 "megatron.bin, 50000" --data megatron.bin --vocab 50000
 refuses 1 "field.jsonl:2:1, text" $small --data field.jsonl
 check "a large vocabulary for bytes is reported" "$fast $small --data text.txt --vocab 50257 --dry-run >out 2>err &&
     grep -q -- '--vocab 256' err && $fast $small --data text.txt --dry-run >out 2>err && [ ! -s err ]"
@@ -355,7 +303,6 @@ trains() { "$fast" $small --data "$1" --steps 2 --eval-every 0 "${@:2}" >out 2>e
 check "llm.c's shards are trained on" "trains good.bin && grep -q 'vocabulary 50257' out && mv out one"
 check "Megatron's data sets as the same tokens" "trains megatron.bin --vocab 50257 &&
     grep -q '^data *megatron.bin: .*, 3000 tokens' out && same_losses"
-check "and Llama-3's shards" "trains llama.bin --arch llama --vocab 50304"
 seq 1 500 | sed 's/.*/{"n":&,"text":"the line & of a file: \\u00e9t\\u00e9"}/' >lines.jsonl
 "$tokenize" --tokenizer "$reference/tokenizer_gpt2.json" --data lines.jsonl --out shards >out 2>err
 check "JSON lines are trained on, by a vocabulary" \
@@ -386,22 +333,11 @@ check "other data of the same length are reported" \
 "$fast" $held --data text.txt --eval-every 0 --out whole_text >out 2>err
 refuses 2 "--val, --eval-every" $held --data text.txt --eval-every 2 --out whole_text --resume
 
-# ---- weights that lie; test_pretrained and test_safetensors have every way
+# ---- a file of weights of another shape; test_pretrained and test_safetensors have weights that lie
 model=whole_gpt2/step_00000012/model.safetensors
-head -c 9000 $model >truncated.safetensors
-python3 - $model <<'PY'
-import json, struct, sys
-data = open(sys.argv[1], 'rb').read()
-n = struct.unpack('<Q', data[:8])[0]
-at = 8 + n + json.loads(data[8:8 + n])['transformer.wpe.weight']['data_offsets'][0]
-open('nan.safetensors', 'wb').write(data[:at] + struct.pack('<f', float('nan')) + data[at + 4:])
-PY
-refuses 1 "truncated.safetensors" $small --data text.txt --init truncated.safetensors
-refuses 1 "transformer.wpe.weight, nan" $small --data text.txt --init nan.safetensors
 refuses 1 "transformer.wte.weight" $common --layers 2 --hidden 64 --data text.txt --init $model
 refuses 1 "h.2.ln_1.weight" $common --hidden 32 --layers 3 --data text.txt --init $model
 refuses 1 "transformer.h.1" $common --hidden 32 --layers 1 --data text.txt --init $model
-refuses 2 "--layers" $common --hidden 32 --layers 3 --data text.txt --init whole_gpt2/step_00000012
 
 # ---- folders and disks
 refuses 1 "text.txt" $small --data text.txt --out text.txt
@@ -437,24 +373,15 @@ planned() {
     timeout 240 "$plan" "$@" >out 2>err
     check "plan $*" "[ $? = 0 ] && [ ! -s err ] && grep -q '^run  ' out && [ \$(grep -c '%' out) -ge 3 ]"
     command=$(sed -n 's/^run .*\(train_gpt\|run_slurm.sh\) //p' out | sed 's/--data [^ ]* //')
-    # shellcheck disable=SC2086
     timeout 240 "$train" $command --data text.txt --dry-run >dry 2>err
     check "  train_gpt $command" \
         "[ $? = 0 ] && ! grep -qv 'warning: the model has a vocabulary' err" # the text is bytes
-    check "  is of as many ranks and parameters" "python3 - <<'PY'
-import re
-plan, dry = open('out').read(), open('dry').read()
-job = re.search(r'--nodes=(\d+) --ntasks-per-node=(\d+)', plan)
-ranks = str(int(job.group(1)) * int(job.group(2))) if job else re.search(r'-np (\d+)', plan).group(1)
-assert re.search(r'^mesh +' + ranks + r' ranks?\b', dry, re.M), ranks
-parameters = int(re.search(r'(\d+) parameters', dry).group(1))
-assert '%.4g' % (parameters / 1e9) == re.search(r'; ([\d.e+-]+) B parameters', plan).group(1)
-PY"
+    ranks=$(sed -n 's/^run .*-np \([0-9]*\) .*/\1/p; s/^run .*nodes=\([0-9]*\) --.*-node=\([0-9]*\) .*/\1 * \2/p' out)
+    parameters=$(sed -n 's/.* \([0-9]*\) parameters.*/\1/p' dry)
+    check "  is of as many ranks and parameters" "grep -q '^mesh  *$((ranks)) rank' dry &&
+        grep -q \"; $(python3 -c "print('%.4g' % ($parameters / 1e9))") B parameters\" out"
 }
 planned
-planned --gpus 1 --seq 512
-planned --model tiny --layers 4 --gpus 2 --pp 2 --tie-embeddings no --global-batch 8
-# shellcheck disable=SC2086
 planned $shape --gpus 4 --kv-heads 2 --global-batch 8 --recompute full
 planned --model gpt3-1008B --cluster selene --gpus 3072 --global-batch 3072 --tp 8 --pp 64 --zero 1 --rows 3 --margin 2
 check "  with three rows, the fastest first" "[ \$(sed -n '/^ *t   p/,/^\$/p' out | grep -c '^[* ] *[0-9]') = 3 ]"
@@ -471,10 +398,8 @@ check "  and what its sites exchange" "grep -q '^sites .*to other sites' out"
 planned --gpus 8 --dp 4 --tp 2 --dp-mode dc-s3gd --caat-fraction 0.5 --caat-grad-dtype same --micro-batch 2 \
     --tp-comm-overlap
 has "sites 4 --caat-fraction 0.5 --caat-grad-dtype same --tp-comm-overlap"
-planned --gpus 8 --dp 8 --allreduce 2d-ring --topology torus:4x2 --zero 0
 planned --gpus 16 --global-batch 32 --wan 10 --search dp-mode,local-steps,caat-fraction
 check "  searched among the modes" "grep -q 'run .*--dp-mode d' out"
-# shellcheck disable=SC2086
 "$plan" $shape --gpus 8 --global-batch 32 --rows 4 --json >out 2>err
 check "--json is read by python" "[ $? = 0 ] && python3 - <<'PY'
 import json
@@ -485,10 +410,8 @@ for r in rows:
     assert r['tp'] * r['pp'] * r['dp'] == 8 and 32 % (r['dp'] * r['micro_batch']) == 0 and r['bytes'] > 0
     assert abs(sum(r[p] for p in parts) / r['seconds'] - 1) < 1e-3, r
 PY"
-# shellcheck disable=SC2086
 check "--timeline: what each stage does" "$plan $shape --gpus 4 --pp 4 --timeline >out 2>err && [ ! -s err ] &&
     awk -F '\t' 'NR > 2 && NF == 6 && \$6 > \$5 && \$1 < 4 { n++ } END { exit !(NR > 9 && n == NR - 2) }' out"
-check "--clusters lists them" "$plan --clusters >out 2>err && [ ! -s err ] && grep -q '^selene ' out"
 python3 "$source/dev/test/system/check_planner.py" "$plan" >out 2>err
 check "--runs: rows by their commands" "grep -qx '[0-9]* passed, 0 failed' out || { cat out err; false; }"
 python3 "$source/dev/test/system/check_datacenter.py" "$plan" >out 2>err
@@ -500,22 +423,12 @@ check "the planner alone: make -C planner" \
     "alone/plan --flags | diff - <('$plan' --flags) && alone/simulate --help >out"
 check "--tokens says how many days" "$plan --tokens 3e9 >out 2>err && grep -q '^training .*days' out"
 check "--help lists every option" "$plan --help >out 2>err && [ ! -s err ] && [ \$(grep -c '^  --' out) -ge 30 ]"
-printf 'base dgx-h100\nmemory 0.001 GB\n' >small.txt
-printf 'base dgx-h100\nmemmory 2 GB\n' >wrong.txt
-plan_refuses 1 "8 ranks" --cluster small.txt
+# test_planner_search, test_planner_modes and test_planner_cluster have what no mesh, no mode and no file may be.
 plan_refuses 2 "--gpu; --help" --gpu 3
 plan_refuses 2 "--gpus" --gpus 0
 plan_refuses 2 "--cluster" --cluster nowhere
-plan_refuses 2 "wrong.txt:2" --cluster wrong.txt
-plan_refuses 2 "--heads" --model tiny --heads 5
 plan_refuses 2 "--model, --heads" --arch llama --layers 24 --hidden 2048
-plan_refuses 2 "--kv-heads 2, --arch llama" --model tiny --kv-heads 2
-plan_refuses 2 "8192, selene, 4480" --cluster selene --gpus 8192 --global-batch 8192
 plan_refuses 2 "--heads" --tp 8
-plan_refuses 2 "--dp 3 does not divide --gpus" --dp 3
-plan_refuses 2 "--zero 1" --gpus 1 --zero 1
-plan_refuses 2 "--gpus 1009, a prime number" --gpus 1009 --global-batch 512
-plan_refuses 2 "--time-limit" --time-limit 0
 plan_refuses 2 "--margin 86" --margin 86
 plan_refuses 2 "--precision fp32, --software llama3" --software llama3 --precision fp32
 plan_refuses 1 "room for this model" --model llama-7B --gpus 1 --margin 79
@@ -526,39 +439,21 @@ check "--precision fp32 plans float32" \
 check "--data is in the command" "grep -q '^run  *sbatch --nodes=3 .* --data ' out"
 "$plan" --gpus 1 >out 2>err
 check "one GPU is not advised to take another --tp" "grep -q '^limit' out && ! grep -q 'limit .*--tp' out"
-plan_refuses 2 "--zero 1, --dp-mode" --dp 8 --dp-mode diloco --zero 1
 plan_refuses 2 "--zero 1, --sites" --dp 4 --wan 100 --zero 1
-plan_refuses 2 "--local-steps, --dp-mode sync" --local-steps 4
 plan_refuses 2 "--software megatron-core, --dp-mode" --software megatron-core --dp-mode dc-s3gd
-plan_refuses 2 "--sequence-parallel, --caat-fraction" --caat-fraction 0.5 --sequence-parallel yes
-plan_refuses 2 "--caat-grad-dtype" --caat-grad-dtype same
-plan_refuses 2 "--tp-comm-overlap, --tp 2" --tp 1 --tp-comm-overlap
-plan_refuses 2 "--micro-batch 1" --tp 2 --micro-batch 1 --tp-comm-overlap
-plan_refuses 2 "2d-ring, mesh" --dp 8 --allreduce 2d-ring
-plan_refuses 2 "--topology ring:3, 8 replicas" --dp 8 --allreduce ring --topology ring:3
-plan_refuses 2 "--topology, --allreduce" --topology ring:8
-plan_refuses 2 "--allreduce ring, --dp 1" --tp 4 --pp 2 --allreduce ring
-plan_refuses 2 "--allreduce, 64 replicas" --gpus 128 --dp 128 --allreduce ring
-plan_refuses 2 "--search dp-modes" --search dp-modes
 plan_refuses 2 "--wan, --sites 3" --wan 100 --sites 3
 plan_refuses 2 "--wan-ms, --wan" --wan-ms 3
 plan_refuses 2 "--runs nowhere.tsv, cannot open" --runs nowhere.tsv
-plan_refuses 2 "--gpus, 1073741824" --gpus 1073741825
 
 # ---- the trainer on a mesh that the planner has chosen: $(./plan --flags ...)
 brief="--data text.txt --steps 1 --eval-every 0 --sample-every 0"
 ranks=1
 [ -z "${MPIRUN:-}" ] || ranks="1 2 4"
 for n in $ranks; do
-    # shellcheck disable=SC2086
     "$plan" --flags $shape --global-batch 8 --gpus "$n" >flags 2>err
-    check "--flags for $n ranks: $(cat flags)" "[ $? = 0 ] && [ ! -s err ] && [ \$(wc -l <flags) = 1 ]"
-    # shellcheck disable=SC2046,SC2086
+    check "--flags for $n ranks" "[ $? = 0 ] && [ ! -s err ] && [ \$(wc -l <flags) = 1 ]"
     if [ "$n" = 1 ]; then "$fast" $(cat flags) $brief >out 2>err; else
         timeout 240 "$mpirun" -np "$n" "$fast" $(cat flags) $brief >out 2>err; fi
     check "  the trainer takes them" "[ $? = 0 ] && grep -q '^step ' out"
 done
-refuses 2 "--flags" --mesh auto
-refuses 2 "--flags" --cluster dgx-h100
-
 finish

@@ -1,7 +1,7 @@
 #!/bin/bash
 # The trainer with several ranks, as people use it: it trains what one rank trains (test_equivalence.c: on every mesh),
 # resumes on another mesh, writes texts, and refuses wrong arguments with one line and exit status 2. PARTS=quick: one
-# mesh. LONG=1: more meshes, and wrong arguments on real ranks.
+# mesh. LONG=1: more meshes.
 . dev/test/system/mesh.sh
 
 # ---- several meshes, and what a run prints and leaves
@@ -29,10 +29,7 @@ for i in "${!meshes[@]}"; do
         [ $(find "mesh$i/step_00000006" -type f | wc -l) = 6 ]"
 done
 [ "${PARTS:-}" != quick ] || finish_ranks
-for file in model optimizer; do
-    check "${meshes[1]}: $file.safetensors is one rank's, byte for byte" \
-        "cmp mesh{0,1}/step_00000006/$file.safetensors"
-done
+check "${meshes[1]}: the checkpoint is one rank's, byte for byte" "same_files mesh0 mesh1"
 for i in 2 3 4; do
     verify_py "${meshes[$i]}: weights are one rank's:" weights mesh{0,$i}/step_00000006/model.safetensors $near_weights
 done
@@ -40,8 +37,6 @@ done
 trains "1:" "${small[@]}" --steps 2 --eval-every 0 --sample-every 2 && sed '1,/^sample:/d' out >sample0
 trains "4:--pp 2" "${small[@]}" --steps 2 --eval-every 0 --sample-every 2 && sed '1,/^sample:/d' out >sample2
 check "two stages write, while another replica waits" "[ \$(wc -c <sample2) -gt 400 ]"
-trains "2:--pp 2" "${small[@]}" --steps 2 --eval-every 0 --sample-every 2 && sed '1,/^sample:/d' out >sample1
-check "two stages write what one rank writes" "cmp sample0 sample1"
 
 # ---- --generate: nothing is trained; the likeliest text is the same on every mesh. The 46 bytes are more than the
 # context of 32 tokens; the short text goes beyond it. A drawn text is the same to the bit where sums have the same
@@ -106,10 +101,7 @@ for a in 0 1 2 3; do
         00 | 01 | 10 | 11) verify_py "$what, to the bit:" same mesh0 on 0 3 ;;
         *) verify_py "$what:" same mesh0 on $near 3 ;;
         esac
-        [ $a = $b ] || continue
-        for file in model optimizer; do
-            check "$what: $file.safetensors, to the bit" "cmp {mesh$a,on}/step_00000006/$file.safetensors"
-        done
+        [ $a != $b ] || check "$what: the checkpoint, to the bit" "same_files mesh$a on"
     done
 done
 trains "1:" "${short[@]}" --steps 2 --init mesh4/step_00000006 --out init0
@@ -148,25 +140,15 @@ done
 trains "4:--dp 4" "${short[@]}" --steps 1 --out late --dp-mode dc-s3gd --sites 4
 refuses 2 "--sites 4, --dp" 2 --out late --resume --steps 2 --dp 2
 
-# ---- arguments: one line, from one rank, the status that one rank has
+# ---- arguments: one line, from one rank, the status that one rank has; test_layout, test_schedule, test_topology and
+# test_async_schedule have what no mesh may be
 refuses 2 "--tp" 3 "${small[@]}" --tp 2
-refuses 2 "--heads" 3 "${small[@]}" --tp 3
-refuses 2 "--pp, --layers" 5 "${small[@]}" --pp 5
 refuses 2 "--dp" 2 "${small[@]}" --dp 4
-refuses 2 "--sequence-parallel, --tp" 2 "${small[@]}" --sequence-parallel
-refuses 2 "--seq" 2 "${data[@]}" --seq 33 --tp 2 --sequence-parallel
-refuses 2 "--tp-comm-overlap, --tp" 2 "${small[@]}" --tp-comm-overlap --micro-batch 2
 refuses 2 "--tp-comm-overlap, --micro-batch" 2 "${small[@]}" --tp 2 --tp-comm-overlap --micro-batch 1
 refuses 2 "--tp-comm-overlap, --sequence-parallel" 2 "${small[@]}" --tp 2 --tp-comm-overlap --micro-batch 2 \
     --sequence-parallel
-refuses 2 "--tp, --kv-heads" 2 "${data[@]}" --arch llama --hidden 48 --heads 6 --kv-heads 3 --tp 2
-refuses 2 "--ffn" 2 "${small[@]}" --ffn 129 --tp 2
-refuses 2 "--vocab" 4 "${small[@]}" --vocab 3 --tp 4
 refuses 2 "--dp" 3 "${small[@]}"
 refuses 2 "--micro-batch" 2 "${model[@]}" "${data[@]}" --global-batch 8 --micro-batch 3
-refuses 2 "--zero" 2 "${small[@]}" --zero 3
-refuses 2 "--recompute" 2 "${small[@]}" --recompute some
-refuses 2 "--nodes" 2 "${small[@]}" --nodes 2
 refuses 2 "mesh0" 2 "${small[@]}" --out mesh0
 refuses 2 "--seed" 2 "${run[@]}" --seed 7 --out mesh0 --resume --pp 2
 launch 4 "$sanitized" "${small[@]}" --tp 4 --ffn 130
@@ -176,11 +158,7 @@ ended 2 "--ffn" "4 ranks, sanitized, --ffn 130"
 while read -r schedule v halves; do
     rm -rf scheduled
     trains "2:--pp 2 --schedule $schedule" "${run[@]}" --out scheduled || continue
-    verify_py "$schedule: losses and norms are those of one rank, to the bit:" same mesh0 scheduled 0
-    for file in model optimizer; do
-        check "$schedule: $file.safetensors is one rank's, byte for byte" \
-            "cmp mesh0/step_00000006/$file.safetensors scheduled/step_00000006/$file.safetensors"
-    done
+    bits "$schedule, beside one rank" mesh0 scheduled
     trains "2:--pp 2 --schedule $schedule" "${short[@]}" --steps 2 --trace trace.json
     verify_py "$schedule: the trace:" chunks trace.json 2 "$v" 8 2 "$halves"
 done <<END
@@ -196,16 +174,9 @@ trains "2:--pp 2 --schedule zb-v" "${small[@]}" --steps 2 --eval-every 0 --sampl
 check "zb-v writes what one rank writes" "sed '1,/^sample:/d' out | cmp - sample0"
 launch 2 "$train" "${small[@]}" --pp 2 --vpp 2 --dry-run
 check "--vpp 2 alone is an interleaved schedule" "[ $status = 0 ] && grep -q '^schedule  interleaved with 2 chunks' out"
-refuses 2 "--global-batch" 2 "${model[@]}" "${data[@]}" --pp 2 --vpp 2 --global-batch 5 --micro-batch 1
-refuses 2 "--schedule" 2 "${small[@]}" --pp 2 --schedule 1f1b --vpp 2
-refuses 2 "--vpp" 2 "${small[@]}" --pp 2 --schedule zb-v --vpp 3
-refuses 2 "--schedule, --vpp" 2 "${small[@]}" --pp 2 --schedule interleaved --vpp 1
-refuses 2 "--pp, --vpp, --layers" 2 "${small[@]}" --pp 2 --vpp 3
 refuses 2 "--schedule" 2 "${small[@]}" --schedule gpipe
 refuses 2 "--vpp" 2 "${small[@]}" --vpp 2
 refuses 2 "--zero" 4 "${small[@]}" --pp 2 --schedule zb-h1 --zero 2
-refuses 2 "--recompute" 2 "${small[@]}" --pp 2 --schedule zb-v --recompute full
-refuses 2 "--schedule" 2 "${small[@]}" --pp 2 --schedule 2f2b
 launch 4 "$train" "${short[@]}" --lr 1000 --steps 200 --pp 2 --schedule zb-h1 --clip 0
 ended 1 "not finite" "4 ranks with a learning rate of 1000 and no clipping"
 
@@ -231,8 +202,6 @@ check "2d-ring: what it sends, counted and by formula" "grep -q 'and more  *\([0
 refuses 2 "--allreduce" 2 "${small[@]}" --tp 2 --allreduce ring
 refuses 2 "mash" 2 "${small[@]}" --allreduce mash
 refuses 2 "torus:2x2" 2 "${small[@]}" --allreduce ring --topology torus:2x2
-refuses 2 "nowhere.txt" 2 "${small[@]}" --allreduce ring --topology nowhere.txt
-refuses 2 "--zero" 4 "${small[@]}" --zero 1 --allreduce 2d-ring --topology torus:2x2
 refuses 2 "--topology, --allreduce" 2 "${small[@]}" --topology ring:2
 printf 'ranks 3\nlink 0 1\n' >parted.txt
 refuses 2 "parted.txt" 3 --global-batch 6 "${model[@]}" "${data[@]}" --allreduce ring --topology parted.txt
@@ -263,11 +232,6 @@ check "two ranks that share a part of the channels are another model" \
     "! python3 '$check_run' same caat0 caat_two 1e-3 2>/dev/null"
 check "config.json says of which ranks" "grep -q '\"caat\": \".*--caat-ranks 4\"' caat1/step_00000006/config.json &&
     ! grep -q caat mesh0/step_00000006/config.json"
-refuses 2 "--tp, --caat-ranks" 2 "${small[@]}" --tp 2 --caat-ranks 3
-refuses 2 "--sequence-parallel" 2 "${small[@]}" --tp 2 --caat-fraction 0.5 --sequence-parallel
-refuses 2 "--caat-ranks, --heads" 2 "${small[@]}" --tp 2 --caat-ranks 8 --caat-fraction 0.5
-refuses 2 "--kv-heads" 2 "${small[@]}" --arch llama --kv-heads 2 --tp 2 --caat-ranks 4
-refuses 2 "--caat-fraction" 2 "${small[@]}" --tp 2 --caat-fraction 1.5
 refuses 2 "--caat-grad-dtype, --caat-fraction, --caat-ranks" 2 "${small[@]}" --tp 2 --caat-grad-dtype same
 refuses 1 "--caat-fraction, --caat-ranks" 2 "${run[@]}" --tp 2 --caat-fraction 0.5 --out caat1 --resume
 refuses 1 "--caat-fraction, --caat-ranks" 2 "${short[@]}" --tp 2 --caat-fraction 0.4 --init caat0/step_00000006
@@ -284,10 +248,9 @@ trains "4:--tp 2 --pp 2" "${short[@]}" --steps 2 --trace trace.json
 verify_py "--trace, 2 x 2 x 1:" trace trace.json 2 2 1 8 2
 trains "4:--pp 2 --zero 2" "${short[@]}" --steps 1 --trace trace.json
 verify_py "--trace, 1 x 2 x 2:" trace trace.json 1 2 2 4 1
-started=$SECONDS
-"$train" --model gpt3-175B --tp 8 --pp 8 --dp 48 --global-batch 1536 --data text.txt --dry-run >out 2>err
-check "--dry-run of 3072 ranks on one, within seconds" "[ $? = 0 ] && [ $((SECONDS - started)) -le 100 ]"
-check "with a line a stage" "grep -q '^mesh      3072 ranks' out && [ \$(grep -c '^  [0-9]*\.\.[0-9]* ' out) = 8 ]"
+timeout 100 "$train" --model gpt3-175B --tp 8 --pp 8 --dp 48 --global-batch 1536 --data text.txt --dry-run >out 2>err
+check "--dry-run of 3072 ranks on one, soon, with a line a stage" "[ $? = 0 ] && grep -q '^mesh      3072 ranks' out &&
+    [ \$(grep -c '^  [0-9]*\.\.[0-9]* ' out) = 8 ]"
 big=(--layers 8 --hidden 512 --heads 8 --seq 128 --vocab 50257 --data text.txt --global-batch 16 --micro-batch 1)
 "$train" "${big[@]}" --tp 2 --pp 2 --dp 2 --dry-run >out 2>err
 verify_py "--dry-run of 2 x 2 x 2: what the ranks hold:" plan out 2 2 2 8 512 50257 128 0

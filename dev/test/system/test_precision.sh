@@ -28,8 +28,6 @@ for precision in bf16 fp32 bf16; do
 done
 making PRECISION=bf16 train_gpt >out 2>err
 check "which is made once" "! grep -q 'o train_gpt' out"
-making PRECISION=fp16 train_gpt >out 2>err
-check "PRECISION=fp16 is gone: $(grep -o 'PRECISION.*' err)" "grep -q 'PRECISION=fp16' err"
 if [ "$(uname -m)" = x86_64 ]; then
     while IFS=: read -r arch options said; do
         ${CC:-gcc} -march="$arch" -E -x c /dev/null >/dev/null 2>&1 || continue # an older compiler
@@ -45,21 +43,14 @@ END
 fi
 check "--version: $("$train" --version)" "'$train' --version | grep -q ', bf16, by [A-Za-z]'"
 
-# ---- attention on a processor without these instructions: operands are floats, or words by multiply-adds and by tiles
-full && [ "$(uname -m)" = x86_64 ] && for words in "" -DATTENTION_WORDS; do
-    # shellcheck disable=SC2086  # nothing, or a word
-    ${CC:-gcc} -std=gnu11 -w -O2 -march=x86-64-v3 -fopenmp -DPRECISION_BF16 $words \
+# ---- attention on a processor without these instructions: operands are words; floats: test_compilers.sh
+if full && [ "$(uname -m)" = x86_64 ]; then
+    ${CC:-gcc} -std=gnu11 -w -O2 -march=x86-64-v3 -fopenmp -DPRECISION_BF16 -DATTENTION_WORDS \
         "$project/dev/test/unit/test_attention.c" -o test_attention -lm && ./test_attention >out
-    check "test_attention, x86-64-v3 $words: $(tail -n 1 out)" "tail -n 1 out | grep -q ' 0 failed'"
-done
+    check "test_attention, x86-64-v3: $(tail -n 1 out)" "tail -n 1 out | grep -q ' 0 failed'"
+fi
 
 # ---- the same bits: threads, micro-batches of 32 tokens and more, stages, schedules
-bits() { # bits WHAT A B: log and checkpoint of two runs
-    verify_py "$1: losses and norms, to the bit:" same "$2" "$3" 0
-    for file in model optimizer; do
-        check "$1: $file.safetensors, byte for byte" "cmp {$2,$3}/step_00000006/$file.safetensors"
-    done
-}
 ways=("1 1:--micro-batch 4" "3 1:--micro-batch 8" "1 2:--pp 2 --schedule zb-v" "2 2:--pp 2 --vpp 2 --recompute full")
 ! full || ways+=("5 1:--micro-batch 2 --recompute selective" "1 2:--pp 2 --schedule gpipe" "1 2:--pp 2 --schedule zb-h1"
     "1 4:--pp 4 --micro-batch 2")
@@ -84,8 +75,7 @@ for mesh in "${resumed[@]}"; do
     all=("${run[@]}" "${options[@]}")
     [[ $mesh != *sgd* ]] || all=("${short[@]}" --steps 6 --save-every 3 "${options[@]}")
     rm -rf whole halves
-    launch "${mesh%%:*}" "$train" "${all[@]}" --out whole && cp -r whole halves &&
-        rm -r halves/step_00000006
+    launch "${mesh%%:*}" "$train" "${all[@]}" --out whole && cp -r whole halves && rm -r halves/step_00000006
     launch "${mesh%%:*}" "$train" "${all[@]}" --out halves --resume
     check "$mesh: resumed at step 3" "[ $status = 0 ] && grep -q '^resume .*step 3$' out"
     bits "$mesh, resumed" whole halves
@@ -93,20 +83,18 @@ done
 
 # ---- checkpoints and exports hold float32, which both trainers read
 trains "1:" "${run[@]}" --out bits16
-cat >narrow.py <<'PY'
-# narrow.py FILE: how many numbers of a file bf16 could hold
-import sys
+export PYTHONPATH=$project/dev/test/system PYTHONDONTWRITEBYTECODE=1
+narrow() { # FILE: how many of its numbers bf16 could hold
+    python3 -c 'import sys
 from checks import read_safetensors
 words = [word for _, _, data in read_safetensors(sys.argv[1]).values() for word in data.cast("I")]
 narrow = sum(word & 0xffff == 0 for word in words)
-print(f"{narrow} of {len(words)} numbers are bf16")
-sys.exit(narrow > len(words) // 50)
-PY
-export PYTHONPATH=$project/dev/test/system PYTHONDONTWRITEBYTECODE=1
+sys.exit(narrow > len(words) // 50 and f"{narrow} of {len(words)} numbers are bf16")' "$1"
+}
 last=bits16/step_00000006/model.safetensors
-verify "a checkpoint holds float32 masters:" python3 narrow.py $last
+verify "a checkpoint holds float32 masters:" narrow $last
 trains "1:" "${model[@]}" --init $last --steps 0 --data text.txt --export wide
-verify "an export of it, too:" python3 narrow.py wide/model.safetensors
+verify "an export of it, too:" narrow wide/model.safetensors
 trains "1:" "${model[@]}" --init wide --steps 0 --data text.txt --export again
 check "what comes in goes out, to the bit" "cmp {wide,again}/model.safetensors"
 for text in "--init wide" "--out bits16 --resume"; do
@@ -135,7 +123,7 @@ if [ -x "$project/plan" ]; then
         \"\$(awk '/^  0  /{ print \$11 }' out)\" ]"
 fi
 
-# ---- numbers that are none
+# ---- numbers that are none; more: test_runs.sh
 launch 2 "$train" "${short[@]}" --lr 1000 --steps 200 --tp 2
 ended 1 "not finite" "a learning rate of 1000"
 finish_ranks

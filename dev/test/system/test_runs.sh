@@ -2,7 +2,7 @@
 # Runs of several ranks that do not end well, and what surrounds them: files that are not there, ranks that were started
 # differently, ranks that die, losses that are no numbers, threads, another MPI. Whatever is wrong has to end soon, with
 # one line of the trainer on stderr (mpirun adds its own), the exit status that one rank has, and nothing half-written.
-# Killed runs, damaged checkpoints, full disks: torture.py.
+# Killed runs and launchers, damaged checkpoints, full disks: torture.py.
 . dev/test/system/mesh.sh
 
 # MPICH's build of the same sources, made while the rest is tested. -O1: what it computes is tested, not how fast.
@@ -22,17 +22,14 @@ trains "1:" "${run[@]}" --out mesh0
 # ---- files and disks
 refuses 1 "nowhere.txt" 2 "${model[@]}" --data nowhere.txt
 refuses 1 "text.txt" 2 "${small[@]}" --out text.txt
-refuses 1 "nowhere/deep" 2 "${small[@]}" --out nowhere/deep
 refuses 1 "nowhere" 4 "${small[@]}" --init nowhere --tp 2
-refuses 1 "GB" 2 --model llama-7B --vocab 256 --seq 64 --micro-batch 64 --global-batch 128 --data text.txt
 mkdir -p locked/log.jsonl
 refuses 1 "rank 0, locked/log.jsonl" 2 "${short[@]}" --out locked --resume
 refuses 1 "--trace" 2 "${short[@]}" --steps 2 --trace nowhere/trace.json
 
 # ---- ranks that differ
 launch 1 "$train" "${short[@]}" --steps 4 : -np 1 "$train" "${short[@]}" --steps 5
-ended 2 "--steps" "other arguments"
-check "which names the rank, and what it should be" "grep -q 'rank 1 (host .* instead of \"--steps 4' err"
+ended 2 '--steps, rank 1 (host , instead of "--steps 4' "other arguments"
 launch 1 "$train" "${short[@]}" --steps 4 : -np 2 "$train" "${short[@]}" --steps 4 : -np 1 "$train" "${short[@]}"
 ended 2 'rank 3 (host ' "the last of four ranks has an option less"
 launch 1 "$train" "${short[@]}" --steps 4 : -np 1 "$train" "${short[@]}" --step 4
@@ -42,36 +39,29 @@ launch 1 "$train" "${model[@]}" --data "$many" --steps 2 : -np 1 "$train" "${mod
 ended 2 'rank 1 (host ' "other arguments, after 5400 characters"
 cp "$train" other && printf x >>other
 launch 1 "$train" "${short[@]}" --steps 4 : -np 1 ./other "${short[@]}" --steps 4
-ended 2 'rank 1 (host ' "another executable"
-check "which says so" "grep -q '^train_gpt: .*differs from rank 0 in executable: ' err"
+ended 2 'rank 1 (host , differs from rank 0 in executable: ' "another executable"
 mkdir on_rank0 on_rank1 on_rank2
 export folders=$work/on_rank
 cp text.txt on_rank0 && cp text.txt on_rank1 && sed 's/9876/9875/' text.txt >on_rank2/text.txt
 launch 3 "$rank" "$train" "${model[@]}" "${data[@]}" "${quiet[@]}" --global-batch 9 --steps 4
-ended 2 'rank 2 (host ' "other data, of the same size"
-check "which says so" "grep -q '^train_gpt: .*differs from rank 0 in data: ' err"
+ended 2 'rank 2 (host , differs from rank 0 in data: ' "other data, of the same size"
 rm on_rank1/text.txt
 launch 3 "$rank" "$train" "${model[@]}" "${data[@]}" "${quiet[@]}" --global-batch 9 --steps 4
 ended 1 "rank 1, text.txt" "data that one rank does not have"
 
 # ---- ranks that die
+unset folders
 for signal in KILL SEGV; do
-    unset folders
     begins 2 4 "$rank" "$train" "${short[@]}" --steps 1000000 --tp 2 --pp 2
     kill -$signal "$(cat pids/2)"
     ends
     check "SIG$signal of rank 2 ends the job: status $status, $seconds s" "[ $status != 0 ] && [ $seconds -le 100 ]"
-    check "and it is named" "named 2"
-    check "and no rank is left" gone
+    check "it is named, and no rank is left" "named 2 && gone"
 done
 begins 2 4 "$rank" "$train" "${short[@]}" --steps 1000000 --pp 4
 kill -TERM $launcher
 ends
 check "SIGTERM of mpirun ends all ranks: status $status, $seconds s" "[ $status != 0 ] && [ $seconds -le 100 ] && gone"
-begins 2 4 "$rank" "$train" "${short[@]}" --steps 1000000 --tp 2
-kill -KILL "$(tr -d ' ' <"/proc/$launcher/task/$launcher/children")" # below timeout: mpirun
-ends
-check "SIGKILL of mpirun as well: status $status, $seconds s" "[ $status != 0 ] && [ $seconds -le 100 ] && gone"
 export folders=$work/on_rank
 cp text.txt on_rank1 && cp text.txt on_rank0
 begins 2 2 "$rank" "$train" "${short[@]}" --steps 1000000
@@ -82,19 +72,15 @@ check "a file that shrinks under rank 1 ends the job: status $status, $seconds s
 unset folders
 
 # ---- losses that are no numbers
-launch 4 "$train" "${short[@]}" --lr 1000 --steps 200 --tp 2
-ended 1 "not finite" "4 ranks with a learning rate of 1000"
-check "which names the step" "grep -q '^train_gpt: step [0-9]*: the loss is' err"
 skips=("${short[@]}" --lr 1000 --steps 200 --tp 2 --on-nan skip --save-every 8 --out skips)
 launch 2 "$train" "${skips[@]}"
-ended 1 "10" "ten steps that are skipped"
+ended 1 "train_gpt: step, number 10 in a row" "ten steps that are skipped"
 check "nine of them are printed and logged: $(grep -ac '^skipped ' out)" \
     "[ \$(grep -ac '^skipped   step .* nothing was updated' out) -ge 9 ] &&
     [ \$(tail -n 9 skips/log.jsonl | grep -c '\"skipped\":true') = 9 ]"
 verify_py "as JSON:" skipped skips
 launch 2 "$train" "${skips[@]}" --resume
 ended 1 "10" "a resumed run"
-refuses 2 "--on-nan" 2 "${short[@]}" --steps 1 --dp-mode dc-s3gd --on-nan skip
 # Both sites may find that their loss is no number in the same step, and each says so.
 diverged() { # WHAT
     check "$1 -> $(grep -a '^train_gpt: ' err | head -n 1)" "[ $status = 1 ] && [ $seconds -le 100 ] &&
@@ -122,10 +108,11 @@ if ip netns add probe 2>err && ip netns del probe && "$MPIRUN" --version | grep 
     ! ip netns list | grep -q threefold-net; then
     timeout -k 5 200 "$project/dev/experiments/net.py" torus:2x2 100 --bytes sent -- "$train" "${run[@]}" \
         --out by_net --dp 4 --allreduce multitree --topology torus:2x2 >out 2>err
-    check "on a network of namespaces: trains" "[ $? = 0 ]"
+    status=$?
+    check "on a network of namespaces: trains over its links, and nothing is left of it: $(tr '\n' ';' <sent)" \
+        "[ $status = 0 ] && [ \$(wc -l <sent) = 8 ] && awk '\$3 < 100000 { exit 1 }' sent && ! ip netns list |
+        grep -q threefold-net"
     verify_py "with the losses of one rank:" same mesh0 by_net $near
-    check "over its links: $(tr '\n' ';' <sent)" "[ \$(wc -l <sent) = 8 ] && awk '\$3 < 100000 { exit 1 }' sent"
-    check "and nothing is left of it" "! ip netns list | grep -q threefold-net"
 else echo "left out: a network of namespaces, which needs root, iproute2 and Open MPI 4, or there is one"; fi
 
 # ---- threads, and one process without a launcher
@@ -148,7 +135,8 @@ verify_py "mpirun -np 1, with the same bits:" same mesh0 lonely 0
 # ---- another MPI
 if [ -n "$building" ]; then
     wait $building
-    check "MPICH's build: $(tail -n 1 mpich.log)" "[ $? = 0 ] && [ -x mpich/train_gpt ]"
+    status=$?
+    check "MPICH's build: $(tail -n 1 mpich.log)" "[ $status = 0 ] && [ -x mpich/train_gpt ]"
     building=""
     MPIRUN=mpirun.mpich launch 4 mpich/train_gpt "${run[@]}" --tp 2 --pp 2 --out other_mpi
     check "MPICH: 4 ranks train" "[ $status = 0 ]"

@@ -1,30 +1,15 @@
 #!/bin/bash
 # Runs that are asked to stop (trainer/graceful_stop.h): the trainer on a mesh that is drawn anew each time (LONG=1: on
 # all of a list), asked through mpirun or through one rank, and resumed: its end is that of a run that was left alone.
-# Last line: "N passed, N failed".
-set -u
+
 # A job in a shell's background ignores SIGINT, and so would all processes that it starts.
 case $(trap -p INT) in *"''"*) exec env --default-signal=INT "$0" "$@" ;; esac
-project=$PWD
-train=$project/train_gpt
-mpirun=$project/scripts/mpirun.sh
-work=$(mktemp -d)
-. dev/test/system/checks.sh
-clean() {
-    kill_ranks
-    rm -rf "$work"
-}
-trap clean EXIT
-cd "$work" || exit 1
-. "$project/dev/test/system/ranks.sh"
-program=$train
-export OMP_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_backing_directory=$work
+. dev/test/system/mesh.sh
+export OMPI_MCA_mpi_yield_when_idle=1
 context() { head -c 900 err; }
 
 # ---- the trainer alone: who reads what it prints, descriptors that are closed, two runs in one folder
-seq 1 4000 | tr '\n' ' ' >text.txt
-alone=(--hidden 16 --layers 2 --heads 2 --seq 16 --global-batch 1 --data text.txt --eval-every 0 --sample-every 0
-    --steps 60)
+alone=(--hidden 16 --layers 2 --heads 2 --seq 16 --global-batch 1 "${data[@]}" "${quiet[@]}" --steps 60)
 timeout 150 "$train" "${alone[@]}" --out headless 2>err </dev/null | head -n 1 >out
 is "whose reader goes after a line, it ends well" "0 step_00000060" \
     "${PIPESTATUS[0]} $(find headless -name 'step_*' -printf %f)"
@@ -46,14 +31,8 @@ wait $!
 is "a folder that gets a run while another waits for it" "2 theirs 1" \
     "$? $(cat both/log.jsonl) $(grep -c -e --resume err)"
 
-# ---- the trainer
-if [ "${MPIRUN-mpirun}" = "" ] || ! grep -q MPI_Init "$train"; then
-    echo "left out: several ranks, there is no MPI"
-    finish
-fi
-export MPIRUN=${MPIRUN:-mpirun}
-model=(--hidden 32 --layers 4 --heads 4 --seq 32 --micro-batch 1 --global-batch 8 --warmup 2 --data text.txt
-    --eval-every 10 --eval-sequences 4 --sample-every 0)
+# ---- several ranks
+model=("${small[@]}" --eval-every 10 --eval-sequences 4 --sample-every 0)
 losses() { sed 's/"tokens".*//' "$1/log.jsonl"; }
 steps() { sed -n 's/^{"step":\([0-9]*\),.*/\1/p' "$1/log.jsonl" | tail -n 1; }
 same() { # DIR: its end is that of whole
@@ -62,9 +41,8 @@ same() { # DIR: its end is that of whole
         cmp -s {whole,"$1"}/step_00000024/$file.safetensors || return 1; done
 }
 meshes=("--tp 2 --pp 2" "--dp 4 --zero 1" "--pp 4" "--pp 2 --dp 2 --schedule zb-v" "--tp 2 --dp 2 --allreduce ring")
-late=("--dp 4 --dp-mode dc-s3gd" "--dp 4 --sites 2 --dp-mode dc-s3gd" "--dp 4 --dp-mode diloco --local-steps 4"
+meshes+=("--dp 4 --dp-mode dc-s3gd" "--dp 4 --sites 2 --dp-mode dc-s3gd" "--dp 4 --dp-mode diloco --local-steps 4"
     "--dp 4 --sites 2 --dp-mode diloco --local-steps 5" "--tp 2 --dp 2 --dp-mode diloco --local-steps 3")
-meshes+=("${late[@]}")
 [ -n "${LONG:-}" ] || meshes=("${meshes[RANDOM % 10]}")
 signals=("USR1 launcher" "USR1 rank" "TERM rank" "INT rank" "HUP rank")
 for mesh in "${meshes[@]}"; do
@@ -85,9 +63,8 @@ for mesh in "${meshes[@]}"; do
     check "after step $at, which is saved: $(grep -a '^stopped' out)" \
         "[ $at -lt 24 ] && [ -d parts/step_$(printf %08d "$at") ] && [ -z \"\$(find parts -name '*.tmp*')\" ] &&
         grep -aq '^stopped   after step $at of 24, as a signal has asked; saved' out"
-    check "and the watchdog says nothing" "! grep -aq '^train_gpt' err"
-    [ "$signal" != INT ] || check "Ctrl-C is answered by one rank at most" \
-        "[ \$(grep -ac 'Ctrl-C once more' err) -le 1 ]"
+    check "the watchdog says nothing, and one rank at most answers Ctrl-C" \
+        "! grep -aq '^train_gpt' err && [ \$(grep -ac 'Ctrl-C once more' err) -le 1 ]"
     begins 24 "${command[@]}" --out parts --resume
     wait $launcher
     check "resumed, it ends as the run that was left alone, to the bit" \
@@ -104,46 +81,31 @@ wait $launcher
 check "a second SIGINT ends a run at once, unsaved" "[ $? != 0 ] && [ -z \"\$(find twice -name 'step_*')\" ]"
 gone || bad "ranks of a run that was interrupted twice are left"
 
-# In a terminal: mpirun itself would kill its ranks a second after Ctrl-C.
+# In a terminal (script makes one): mpirun itself would kill its ranks a second after Ctrl-C.
+mkfifo keys
+seen() { # WHAT TIMES: waits until it was printed so often, or the run is over
+    until [ "$(grep -ac "$1" out)" -ge "$2" ] || ! kill -0 $launcher; do sleep 0.02; done 2>/dev/null
+}
 for presses in 1 2; do
     rm -f pids/*
-    timeout 150 python3 - "$presses" "$work" "$mpirun" -np 2 "$rank" "$train" "${model[@]}" --steps 100000 \
-        --tp 2 --out "terminal$presses" >out 2>err <<'PY'
-import os, pty, signal, sys
-presses, work = int(sys.argv[1]), sys.argv[2]
-child, terminal = pty.fork()
-if child == 0:
-    os.execvp(sys.argv[3], sys.argv[3:])
-said = b""
-def read_until(what):
-    global said
-    while what is None or said.count(what) < (3 if what == b"\nstep " else 1):
-        try:
-            more = os.read(terminal, 4096)
-        except OSError:
-            more = b""
-        if not more:
-            return
-        said += more
-read_until(b"\nstep ")
-ranks = [int(open(f"{work}/pids/{rank}").read()) for rank in (0, 1)]
-if presses == 2:
-    os.kill(ranks[1], signal.SIGSTOP)
-os.write(terminal, b"\x03")
-if presses == 2:
-    read_until(b"once more")  # two at once would be one
-    os.write(terminal, b"\x03")
-read_until(None)
-sys.stdout.write(said.decode(errors="replace"))
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 255)
-PY
+    : >out
+    command="$mpirun -np 2 $rank $train ${model[*]} --steps 100000 --tp 2 --out terminal$presses"
+    env --default-signal=INT timeout 150 script -qefc "$command" /dev/null <keys >out 2>err &
+    launcher=$!
+    exec 8>keys
+    seen '^step ' 3
+    [ $presses = 1 ] || kill -STOP "$(cat pids/1)"
+    printf '\003' >&8
+    [ $presses = 1 ] || { seen 'once more' 1 && printf '\003' >&8; } # two at once would be one
+    wait $launcher
     status=$?
+    exec 8>&-
     if [ $presses = 1 ]; then
-        check "Ctrl-C in a terminal: saved, status 75" "[ $status = 75 ] && grep -q 'signal has asked; saved' out &&
-            [ -n \"\$(find terminal1 -name 'step_*')\" ]"
+        check "Ctrl-C in a terminal: saved, status $status" "[ $status = 75 ] &&
+            grep -aq 'signal has asked; saved' out && [ -n \"\$(find terminal1 -name 'step_*')\" ]"
     else
-        check "twice: the job ends, though a rank hangs" "[ $status != 0 ] && [ $status != 124 ] &&
-            grep -q 'once more' out"
+        check "twice: the job ends, though a rank hangs, status $status" \
+            "[ $status != 0 ] && [ $status != 124 ] && grep -aq 'once more' out"
     fi
     gone || bad "ranks are left after Ctrl-C"
 done

@@ -2,7 +2,7 @@
 # Runs that hang, with several ranks (LONG=1: on every mesh of a list): the watchdog (trainer/watchdog.h) ends them
 # soon, names the rank that is to blame and where it stood, and a run that is only slow goes on. The trainer on a mesh
 # that is drawn anew each time, test_watchdog's own jobs under every MPI that is here, and the table that ranks share
-# under ThreadSanitizer. Last line: "N passed, N failed".
+# under ThreadSanitizer. A rank that is killed: test_runs.sh.
 . dev/test/system/mesh.sh
 test_watchdog=$build/test_watchdog
 export OMPI_MCA_mpi_yield_when_idle=1
@@ -12,63 +12,28 @@ ${CC:-gcc} -std=gnu11 -O1 -g1 -w -fsanitize=thread "$project/dev/test/unit/test_
     -pthread 2>/dev/null &
 compiling=$!
 
-# As a rank: notes its process.
-cat >rank.sh <<'SH'
-#!/bin/sh
-echo $$ >"$noted/pids/${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}"
-exec "$@"
-SH
-chmod +x rank.sh
-export noted=$work
-
-# begins RANKS PROGRAM ...: in the background
-begins() {
-    program=$2
-    rm -f pids/*
-    : >out
-    timeout --foreground -k 5 120 "$mpirun" -np "$1" "$work/rank.sh" "${@:2}" >out 2>err </dev/null &
-    launcher=$!
-    started=$SECONDS
-}
-ends() {
-    wait $launcher 2>/dev/null
-    status=$? seconds=$((SECONDS - started))
-}
 # blames RANK STATE: one line, of the trainer or the test, about this rank, in this state, at a place
 blames() { [ "$(grep -ac ': rank [0-9]* (process' err)" = 1 ] && grep -aq "^[a-z_]*: rank $1 (process [0-9]*) $2" err; }
 
-model=(--hidden 32 --layers 4 --heads 4 --seq 32 --micro-batch 1 --global-batch 8 --warmup 2 --data text.txt
-    --eval-every 0 --sample-every 0 --steps 1000000)
-
 # ---- the trainer: a rank of a mesh is stopped in the middle of a run
 meshes=("--tp 2 --pp 2" "--dp 4 --zero 1" "--pp 4" "--tp 4 --sequence-parallel" "--pp 2 --dp 2 --schedule zb-v"
-    "--dp 4 --dp-mode dc-s3gd"
-    "--dp 4 --dp-mode diloco --local-steps 3" "--dp 4 --allreduce ring" "--tp 2 --dp 2 --zero 2")
+    "--dp 4 --dp-mode dc-s3gd" "--dp 4 --dp-mode diloco --local-steps 3" "--dp 4 --allreduce ring"
+    "--tp 2 --dp 2 --zero 2")
 [ -n "${LONG:-}" ] || meshes=("${meshes[$((RANDOM % ${#meshes[@]}))]}")
 for mesh in "${meshes[@]}"; do
     victim=$((RANDOM % 4))
     # shellcheck disable=SC2086  # a list of words
-    begins 4 "$train" "${model[@]}" $mesh --watchdog 2
-    while kill -0 $launcher 2>/dev/null && [ "$(grep -ac '^step ' out)" -lt 3 ]; do sleep 0.02; done
+    begins 3 4 "$rank" "$train" "${short[@]}" --steps 1000000 $mesh --watchdog 2
     sleep "0.0$((RANDOM % 10))"
     kill -STOP "$(cat pids/$victim)"
-    started=$SECONDS
     ends
     check "$mesh, rank $victim is stopped: status $status after $seconds s: $(grep -a '^train_gpt' err)" \
         "[ $status = 1 ] && [ $seconds -le 100 ] &&
         blames $victim 'is stopped, by a signal or a debugger, at step [0-9]'"
-    check "the others say what they wait for" "[ \$(grep -ac '^  rank [0-9] (process [0-9]*) ' err) = 3 ] &&
+    check "the others say what they wait for, and no rank is left" "gone &&
+        [ \$(grep -ac '^  rank [0-9] (process [0-9]*) ' err) = 3 ] &&
         grep -aq '^  rank .* waits at step .*: .* in group ' err"
-    check "and no rank is left" gone
 done
-
-# ---- a rank that is killed, where the launcher leaves the others alone
-begins 4 "$train" "${model[@]}" --watchdog 60 --pp 4
-while kill -0 $launcher 2>/dev/null && [ "$(grep -ac '^step ' out)" -lt 3 ]; do sleep 0.02; done
-kill -KILL "$(cat pids/1)"
-ends
-check "a killed rank, which the launcher sees: status $status after $seconds s" \
-    "[ $status -gt 2 ] && [ $seconds -le 100 ] && gone"
 
 # ---- jobs of test_watchdog
 launchers=$(command -v "$MPIRUN" >/dev/null && echo "$MPIRUN:$test_watchdog")
@@ -83,7 +48,7 @@ for pair in $launchers; do
     MPIRUN=${pair%%:*} program=${pair#*:}
     [ "$MPIRUN" = mpirun.mpich ] && hows="spin stop" || hows="spin stop crossed slow"
     for how in $hows; do
-        begins 3 "$program" "$how"
+        begins 0 3 "$rank" "$program" "$how"
         ends
         case $how in
         spin) says="blames 2 'waits for no rank and makes no progress at step 3, forward 6 of chunk 0'" ;;
