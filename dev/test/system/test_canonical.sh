@@ -11,12 +11,14 @@ common="--data text.txt --layers 8 --hidden 32 --heads 4 --seq 16 --global-batch
 common+=" --eval-every 0 --steps $steps"
 gpt2="$common --arch gpt2" llama="$common --arch llama --kv-heads 2 --ffn 48"
 
-# ranks OUT ARCH OPTIONS...: as many ranks as --tp, --pp and --dp say
+# ranks OUT ARCH OPTIONS...: as many ranks as --tp, --pp and --dp say; they send what the formulas say
+micro="--micro-batch 1"
 ranks() {
     local n=1 i
     for ((i = 3; i < $#; i++)); do case ${!i} in --tp | --pp | --dp) n=$((n * ${*:i+1:1})) ;; esac; done
-    launch $n "$train" ${!2} --micro-batch 1 --out "$1" "${@:3}"
-    [ $status = 0 ] || { tail -n 2 out err; return 1; }
+    launch $n "$train" ${!2} $micro --out "$1" "${@:3}"
+    [ $status = 0 ] && awk '/^traffic/, 0 { if ($(NF - 1) ~ /^[0-9.]+$/ && $(NF - 1) != $NF) exit 1 }' out ||
+        { tail -n 8 out err; return 1; }
 }
 # bytes OUT: of the last checkpoint, and the digits of losses and norms
 bytes() {
@@ -84,6 +86,16 @@ verify "half of the steps on 4 ranks" ranks again gpt2 --canonical 8 --dp 4 --ze
 rm -r again/step_*"$steps"
 verify "the others on 2 stages" ranks again gpt2 --canonical 8 --pp 2 --resume
 verify "... end with the same bytes" same again run0
+
+# By default a leaf is a micro-batch, on every mesh, and a run that is resumed on another keeps to it.
+micro=
+verify "a leaf a micro-batch" ranks usual gpt2 --canonical 4 --save-every $half
+verify "the same on 4 stages" ranks usual4 gpt2 --canonical 4 --pp 4
+verify "... ends with the same bytes" same usual usual4
+rm -r usual/step_*"$steps"
+launch 2 "$train" --out usual --resume --dp 2
+verify "so does the first, resumed on two ranks" same usual usual4
+micro="--micro-batch 1"
 
 # Without it d changes bits: the comparison sees one.
 verify "one rank without --canonical" ranks plain1 gpt2

@@ -259,8 +259,8 @@ check "all lines up to the checkpoint stay as they were, and the run adds its ow
 refuses 2 "--steps" --steps -1
 large="--model gpt3-1008B --data text.txt --dry-run"
 check "a model of terabytes is not listed in megabytes, nor trained" \
-    "$train $large >out 2>err && $train $large --tp 2 >two 2>err && grep -q '^memory .* TB' out &&
-    ! grep -q '[0-9]\{7\}[.][0-9]* MB\|^step' out && grep -q 'TB: params' two"
+    "$train $large >out 2>err && $train $large --tp 2 >two.out 2>err && grep -q '^memory .* TB' out &&
+    ! grep -q '[0-9]\{7\}[.][0-9]* MB\|^step' out && grep -q 'TB: params' two.out"
 refuses 2 "did you mean llama-7B?" --model llama-7b
 refuses 2 "-np 8" --tp 2 --dp 2 --pp 2
 refuses 2 "--heads" --heads 5
