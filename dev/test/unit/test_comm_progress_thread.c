@@ -324,7 +324,7 @@ int main(int argc, char** argv) {
         test_each(algorithms[i], i % 2 == 1, 100);
         test_many(algorithms[i], brief ? 2 : 5);
     }
-    for (int i = 0; i < (brief ? 2 : 4); i++) {
+    for (int i = brief; i < (brief ? 2 : 4); i++) {
         while (attempt()) test_alone(algorithms[i], true, 1);
         while (attempt()) test_alone(algorithms[i], false, i == 1 ? 1 : 0.5);
     }

@@ -1,6 +1,6 @@
 /*
 test_equivalence.c: every mesh trains the same model. Runs the trainer's own step (this file includes train_gpt.cu) on
-every (t, p, d) with t p d <= 8 and compares it, after 4 or (--full, --mesh) 20 steps, with one rank:
+every (t, p, d) with t p d <= 8 and compares it, after 3 or (--full, --mesh) 20 steps, with one rank:
 
     losses and gradient norms of all steps, parameters at the end, validation loss, logits of a text that is decoded
         token by token, the bytes sent (against the formulas of parallel/traffic.h, which must fit exactly)
@@ -638,7 +638,7 @@ int main(int argc, char** argv) {
                                            full || one ? NULL : &schedule_turn);
                 more += cases_of_caat(list + cases + more, t, p, d, full || one ? 12 : 1, &caat_turn);
                 more += cases_of_overlap(list + cases + more, t, p, d, full || one ? 12 : 2, &overlap_turn);
-                for (int i = cases; i < cases + more && !full && !one; i++) list[i].steps = few ? 2 : 4;
+                for (int i = cases; i < cases + more && !full && !one; i++) list[i].steps = few ? 2 : 3;
                 cases += more;
             }
         }
