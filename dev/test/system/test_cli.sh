@@ -282,6 +282,7 @@ def write(name, *parts):
         for format, numbers in parts: f.write(struct.pack('<%d%s' % (len(numbers), format), *numbers))
 tokens = [(i * 7919) % 50257 for i in range(3000)]
 write('good.bin', ('i', [20240520, 1, 3000] + [0] * 253), ('H', tokens))
+write('low.bin', ('i', [20240520, 1, 3000] + [0] * 253), ('H', [t % 60 for t in tokens]))
 write('megatron.bin', ('i', tokens)) # as sequences of 100
 write('megatron.idx', ('B', b'MMIDIDX\0\0'), ('q', [1]), ('B', [4]), ('q', [30, 3]), ('i', [100] * 30),
       ('q', [400 * i for i in range(30)] + [0, 5, 30]))
@@ -293,6 +294,9 @@ refuses 1 "good.bin, 256" --data good.bin --vocab 256
 refuses 1 "--seq" --data tiny.txt
 refuses 1 "good.bin" $small --data text.txt --val good.bin
 refuses 2 "megatron.bin" --data megatron.bin
+refuses 2 "--generate" $small --data low.bin --vocab 64 --tokenizer "$reference/tokenizer_gpt2.json" --steps 2 \
+    --out unread --generate "the dog"
+check "... before anything is trained" "[ ! -e unread ]"
 refuses 1 "field.jsonl:2:1, text" $small --data field.jsonl
 check "a large vocabulary for bytes is reported" "$fast $small --data text.txt --vocab 50257 --dry-run >out 2>err &&
     grep -q -- '--vocab 256' err && $fast $small --data text.txt --dry-run >out 2>err && [ ! -s err ]"
