@@ -10,9 +10,9 @@ include the file are run: one of them has to fail, to crash, or to hang. Printed
     constant    a whole number becomes one more
     left out    a statement, if it is an assignment or a call
 
-SAMPLE: as many, drawn by SEED; 0: all. TESTS: without it three of dev/test/unit that include the file (changed.py),
-and for what ranks run together test_equivalence on four ranks, two cases of it before all. Two changes are tried at a time. A survivor
-is a change that does nothing, such as a larger buffer, or a test that is missing. Standard library only.
+SAMPLE: as many, drawn by SEED; 0: all. TESTS: without it three of dev/test/unit that include the file (changed.py), and
+for what ranks run together test_equivalence on four ranks, two cases of it before all. Two changes are tried at a time.
+A survivor is a change that does nothing, such as a larger buffer, or a test that is missing. Standard library only.
 """
 import argparse, concurrent.futures, os, queue, random, re, shutil, subprocess, sys, tempfile
 
