@@ -22,7 +22,7 @@ WITNESSES = {"The formula": "", "The picture": "picture of docs/images", "Run it
              "In the code": "`file` `function()`", "Problems": "3 to 5 problems with <details>"}
 TEMPLATE = list(WITNESSES)  # the sections of a chapter, in order
 DOCS_LINES, PROBLEMS = 6000, (3, 5)
-LIMIT = {"quick": 10, "run": 180}  # seconds, on a slow machine
+LIMIT = {"quick": 60, "run": 180}  # seconds, on a slow machine
 CODE = r"[\w./-]+\.(?:h|c|cu|cuh|py|sh|mk)"
 REFERENCE = re.compile(rf"`({CODE})`((?:(?:,| and|;)?\s+`\w+(?:\(\))?`)+)")  # `file` `name()`, `name()`
 PATH = re.compile(r"[\w.*-]+(?:/[\w.*-]+)*/?")
