@@ -89,7 +89,7 @@ typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } Recompute;
 // CAAT-Net's partial sums. They belong to the model: with another N or fraction the same weights are another function.
 typedef struct {
     int ranks;       // N, the streams of the model; 0: not a CAAT-Net
-    double fraction; // of the channels, that is shared
+    double fraction; // the part of the channels that is shared
     bool narrow;     // gradients of shared channels are summed in floatX, not in float32
 } CaatConfig;
 

@@ -520,12 +520,10 @@ static inline int attention_family(int HS, bool packed) {
     const int asked = *attention_asked();
     const bool fits = HS == 64 || gpu_properties()->sharedMemPerBlockOptin >= 102 << 10; // flash_backward_queries<128>
     const bool for_tensor_cores = sizeof(floatX) == 2 && (HS == 64 || HS == 128) && packed && fits;
+    const char* why = !packed ? ", not aligned" : fits ? "" : " on this GPU";
     if (asked >= MMA_FAMILY && !for_tensor_cores)
         die("ATTENTION=%s is for heads of 64 or 128 numbers of 16 bits in aligned arrays: not for %d of %d bits%s",
-            asked == MMA_FAMILY ? "mma" : "wgmma", HS, 8 * (int)sizeof(floatX),
-            !fits    ? " on this GPU"
-            : packed ? ""
-                     : ", not aligned");
+            asked == MMA_FAMILY ? "mma" : "wgmma", HS, 8 * (int)sizeof(floatX), why);
     if (asked == WGMMA_FAMILY && !has_hopper_code())
         die("ATTENTION=wgmma needs a GPU of compute capability 9.0, and a program that was made for it (GPU_ARCH=90a)");
     if (asked != ANY_FAMILY) return asked;

@@ -64,7 +64,7 @@ static inline double gpu_peak_flops(const char* name) {
     return 0;
 }
 
-// A rank's part of its GPU's peak; 0 if that is not known. Ranks that share a GPU share its peak.
+// A rank's part of the peak of its GPU, which `sharing` ranks have; 0 if that is not known.
 static inline double device_peak_flops(int cores_here, int sharing) {
     char name[256];
     (void)cores_here;

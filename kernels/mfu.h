@@ -107,7 +107,7 @@ static inline double fma_peak_flops(int threads, double seconds) {
     return best;
 }
 
-// A rank's part of the cores' peak: the peak of its threads, of which at most one per core counts.
+// A rank's part of the peak of the cores, which `sharing` ranks have: of its threads one per core counts at most.
 static inline double device_peak_flops(int cores_here, int sharing) {
     const int threads = openmp_threads();
     return fma_peak_flops(threads, 0.05) * fmin(1, (double)cores_here / ((double)threads * sharing));

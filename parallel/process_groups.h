@@ -8,8 +8,8 @@ parallel/process_groups.h: the groups to which a rank of a mesh (t, p, d) belong
     kv_heads    tensor ranks that hold the same key/value heads
     embedding   the two ranks of a tied embedding: the embedding's and the head's
 
-Ranks are numbered tensor first, then data, then pipeline. The sums of double here are control
-messages, which are not counted as traffic of the step.
+Ranks are numbered tensor first, then data, then pipeline. The sums of double here are control messages, which are not
+counted as traffic of the step.
 */
 #pragma once
 

@@ -15,7 +15,7 @@ blocks in a chunk, and 2 or 4 bytes a value of parameters and activations (every
     gradients      n floats, or with ZeRO-1 n + n / d, with ZeRO-2 n / d and two buffers of a bucket and of its shard
     optimizer      its moments, and master weights where values have 2 bytes: n floats each, with ZeRO n / d
     activations    s times l blocks and the streams between them; heads; messages to and from neighbours
-    scratch        temporaries of one block: recomputed activations, partial sums; gradients that wait for WGRAD
+    scratch        temporaries of one block: recomputed activations, partial sums, gradients; those that wait for WGRAD
 
 A stage whose schedule has no backward passes trains nothing: it has neither gradients nor an optimizer, and as no
 backward pass needs activations, all blocks of a chunk share one set and two buffers for the stream between them.

@@ -58,7 +58,7 @@ static inline void read_run_options(Trainer* t, Option* table, int n) {
         print_line("options   %s: what the command line does not say%s", path, mesh ? "; without its mesh" : "");
     held[option_find(table, n, "topology") - table] = option_given(table, n, "allreduce");
     Option *sites = option_find(table, n, "sites"), *batch = option_find(table, n, "micro-batch");
-    const bool order = mesh && !sites->given, cut = mesh && !batch->given; // of sums: the defaults, with exceptions
+    const bool order = mesh && !sites->given, cut = mesh && !batch->given; // --sites, --micro-batch: see above
     if (mesh) {
         for (Option* row = option_find(table, n, "tp"); row->type != OPTION_HEADING; row++) held[row - table] = true;
         for (int i = 0; i < 2; i++) held[option_find(table, n, of_mesh[i]) - table] = true;

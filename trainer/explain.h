@@ -133,11 +133,9 @@ static void explain_tensor(Explanation* e) {
             "head add one each, the loss three numbers a token.",
             e->full ? 5 : 4, bytes_words(e->stream).text, e->full ? ", 1 to recompute" : "",
             e->stage->split_backward ? "" : " Those of the backward pass run while weight gradients are computed.");
+    const char* each = e->parallel->zero == 2 ? "micro-batch" : e->parallel->canonical ? "leaf" : "step";
     if (replicated > 0)
-        SAY(" Gradients of slices that several ranks hold are added up over these, once a %s: %s a rank.",
-            e->parallel->canonical   ? "leaf"
-            : e->parallel->zero == 2 ? "micro-batch"
-                                     : "step",
+        SAY(" Gradients of slices that several ranks hold are added up over these, once a %s: %s a rank.", each,
             bytes_words(replicated).text);
     SAY(" Rank 0 sends %s a step in its tensor group.", bytes_words(e->sends.tensor).text);
     if (e->mesh->p > 1)

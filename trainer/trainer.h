@@ -52,7 +52,7 @@ typedef struct {
     ProcessGroups groups;
     Watchdog watch;
     RankPlacement place;
-    int sharing; // ranks that share this one's device
+    int sharing; // ranks that share this rank's device
     Stage stage;
     Scope stats_scope; // the ranks over which a step's loss, norm and bytes are summed
     Schedule schedule;

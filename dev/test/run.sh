@@ -47,12 +47,12 @@ tell() {
         "$(awk "BEGIN { print $user + $system }")"
 }
 
-one() { run "$@" && tell "$1"; }
+one() { run "$@"; tell "$1"; }
 
 # twice LABEL COMMAND...: like one, for runs of several ranks: if it fails, it runs once more. Open MPI 4.1's mpirun
 # itself crashes or stays now and then when a rank ends the job, and a busy machine can stop a rank for longer than a
 # test waits. Both results are shown; a fault of ours fails twice.
-twice() { run "$@" && again "$@"; }
+twice() { run "$@"; again "$@"; }
 again() {
     local file=$BUILD/log/${1//[ \/]/_}
     if ! grep -q '^0 ' "$file.status"; then
