@@ -2,7 +2,7 @@
 # The trainer as people use it: runs that work, runs that are stopped and resumed, and everything that can be
 # wrong with arguments, files and disks. Bad input has to end with one clear line on stderr, exit status 2 (arguments)
 # or 1 (the rest), and nothing half-written: there the programs are built with AddressSanitizer and UBSan. Then the
-# planner, alone and asked by the trainer.
+# planner, whose commands the trainer has to take.
 # shellcheck disable=SC2034,SC2046,SC2086,SC2206,SC2317  # options are lists of words, and conditions are evaluated
 set -u
 BUILD=${BUILD:-build}
@@ -307,9 +307,6 @@ check "as bytes without one" "trains lines.jsonl --val lines.jsonl && grep -q '^
 head -c 30000 text.txt >part_a.txt && tail -c 9000 text.txt >part_b.txt
 two="$fast $small --data part_a.txt,part_b.txt --val part_b.txt --steps 8 --global-batch 4 --eval-every 4"
 check "two files are trained on" "$two --out two >out 2>err"
-check "and half of it, resumed, is the same run" \
-    "$two --save-every 4 --out two_half >out 2>err && rm -rf two_half/step_00000008 &&
-    $two --out two_half --resume >out 2>err && same_weights {two,two_half}/step_00000008"
 refuses 2 "--data" $small --data part_b.txt --val part_b.txt --steps 9 --global-batch 4 --out two --resume
 tr 1 2 <text.txt >other.txt
 held="$small --steps 4 --global-batch 4"
@@ -391,16 +388,6 @@ planned --gpus 8 --dp 4 --tp 2 --dp-mode dc-s3gd --caat-fraction 0.5 --caat-grad
 has "sites 4 --caat-fraction 0.5 --caat-grad-dtype same --tp-comm-overlap"
 planned --gpus 16 --global-batch 32 --wan 10 --search dp-mode,local-steps,caat-fraction
 check "  searched among the modes" "grep -q 'run .*--dp-mode d' out"
-"$plan" $shape --gpus 8 --global-batch 32 --rows 4 --json >out 2>err
-check "--json is read by python" "[ $? = 0 ] && python3 - <<'PY'
-import json
-rows = json.load(open('out'))
-parts = 'product attention memory tensor pipeline data optimizer bubble'.split()
-assert len(rows) == 4 and [r['seconds'] for r in rows] == sorted(r['seconds'] for r in rows)
-for r in rows:
-    assert r['tp'] * r['pp'] * r['dp'] == 8 and 32 % (r['dp'] * r['micro_batch']) == 0 and r['bytes'] > 0
-    assert abs(sum(r[p] for p in parts) / r['seconds'] - 1) < 1e-3, r
-PY"
 check "--timeline: what each stage does" "$plan $shape --gpus 4 --pp 4 --timeline >out 2>err && [ ! -s err ] &&
     awk -F '\t' 'NR > 2 && NF == 6 && \$6 > \$5 && \$1 < 4 { n++ } END { exit !(NR > 9 && n == NR - 2) }' out"
 python3 "$source/dev/test/system/check_planner.py" "$plan" >out 2>err
@@ -413,18 +400,15 @@ make -C "$source/planner" OUT="$PWD/alone" CFLAGS="-O0 -Werror -Wall -Wextra" >o
 check "the planner alone: make -C planner" \
     "alone/plan --flags | diff - <('$plan' --flags) && alone/simulate --help >out"
 # test_planner_search, test_planner_modes and test_planner_cluster have what no mesh, no mode and no file may be.
-plan_refuses 2 "--gpu; --help" --gpu 3
 plan_refuses 2 "--gpus" --gpus 0
 plan_refuses 2 "--cluster" --cluster nowhere
 plan_refuses 2 "--model, --heads" --arch llama --layers 24 --hidden 2048
-plan_refuses 2 "--heads" --tp 8
 plan_refuses 2 "--margin 86" --margin 86
 plan_refuses 2 "--precision fp32, --software llama3" --software llama3 --precision fp32
 plan_refuses 1 "room for this model" --model llama-7B --gpus 1 --margin 79
 "$plan" --gpus 1 --precision fp32 >out 2>err
 check "--precision fp32 plans float32" \
     "[ $? = 0 ] && grep -q 'software  threefold-fp32' out && grep -q PRECISION=fp32 out"
-plan_refuses 2 "--zero 1, --sites" --dp 4 --wan 100 --zero 1
 plan_refuses 2 "--software megatron-core, --dp-mode" --software megatron-core --dp-mode dc-s3gd
 plan_refuses 2 "--wan, --sites 3" --wan 100 --sites 3
 plan_refuses 2 "--wan-ms, --wan" --wan-ms 3

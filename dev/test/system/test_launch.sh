@@ -34,14 +34,6 @@ refuses() {
         grep -qF -- '$2' $work/err"
 }
 
-# explains SCRIPT LINE: --help prints how it is used; so does no argument, with status 2
-explains() {
-    for help in 0:--help 2:; do
-        run "${help%:*}" "scripts/$1" ${help#*:}
-        check "$1 ${help#*:} explains it" "grep -qF -- '$2' $work/out && [ ! -e $called ]"
-    done
-}
-
 # ---- the copy, and the stand-ins
 mkdir -p "$fake" "$project_copy"/dev/test/{unit,system,cuda}
 cp -r "$project/scripts" "$project_copy"
@@ -77,7 +69,8 @@ export PATH=$fake:$PATH
 open="--bind-to none --map-by slot:OVERSUBSCRIBE"
 
 # ---- mpirun.sh
-explains mpirun.sh "scripts/mpirun.sh [OPTIONS] PROGRAM"
+calls 0 "" scripts/mpirun.sh --help
+calls 2 "" scripts/mpirun.sh
 calls 0 "$open -np 3 a b c" MPIRUN=mpirun.open scripts/mpirun.sh -np 3 a "b c"
 calls 0 "$open --allow-run-as-root -np 3 a" FAKE_UID=0 "MPIRUN=$fake/mpirun.orte" scripts/mpirun.sh -np 3 a
 cp "$fake/mpirun.mpich" "$fake/mpirun"
@@ -89,7 +82,8 @@ rm "$fake/mpirun"
 # ---- run_slurm.sh: sbatch would run a copy of it, in the folder in which sbatch was typed
 slurm=$work/slurm_script
 cp scripts/run_slurm.sh "$slurm"
-explains run_slurm.sh "sbatch scripts/run_slurm.sh [OPTIONS]"
+calls 0 "" scripts/run_slurm.sh --help
+calls 2 "" scripts/run_slurm.sh
 is "all #SBATCH lines come before the first command" "$(grep -c '^#SBATCH' scripts/run_slurm.sh)" \
     "$(sed -n '/^[^#]/q; p' scripts/run_slurm.sh | grep -c '^#SBATCH --[a-z-]*\(=[^ ]*\|\)$')"
 export SLURM_JOB_ID=17 SLURM_CPUS_PER_TASK=8
@@ -180,11 +174,6 @@ rm "$fake/curl"
 cd "$project" || exit 1
 script "$fake/mpicc.wrong" 'echo "gcc -I/none -O9 -L/none -lnothing_of_this_name"'
 help=(make -s --no-print-directory help)
-for line in MPI=no:dropped "MPICC=mpicc.none:NOT found" "MPICC=mpicc.wrong:mpicc.wrong is there"; do
-    run 0 -u MPIRUN "${help[@]}" "${line%%:*}"
-    check "make help ${line%%:*}: ${line#*:}" "grep -q '^MPI  *${line#*:}.* one process only' $work/out &&
-        [ ! -s $work/err ]"
-done
 refuses 2 "MPI=maybe" "${help[@]}" MPI=maybe
 would() { env -u MPIRUN make -n BUILD="$work/build" "$@" 2>&1; } # VARIABLES TARGET: the commands that make would run
 # has yes|no PATTERN VARIABLES TARGET: whether make would run a command like that
@@ -196,6 +185,7 @@ has() {
 trainer=(-W train_gpt.cu train_gpt) gpu=(NVCC=true cublaslt=lib/libcublasLt.so GPU_ARCH=90)
 has no 'USE_MPI\|lmpi' MPI=no "${trainer[@]}"
 has no 'USE_MPI\|lnothing' MPICC=mpicc.wrong "${trainer[@]}"
+has no USE_MPI MPICC=mpicc.none "${trainer[@]}"
 has yes ' MPIRUN="" ' MPI=no test
 has yes 'fsanitize.* -o train_gpt' DEVICE=cpu DEBUG=1 "${trainer[@]}"
 has yes '^echo "run: .*\./train_gpt' DEVICE=cpu all
@@ -236,7 +226,7 @@ for compiler in mpicc.openmpi mpicc.mpich mpicc; do
     is "$launcher: $ranks ranks" "$(seq -f "%g of $ranks: <a b>" 0 $((ranks - 1)) | sort)" "$(sort "$work/out")"
     script "$fake/srun" "while [ \"\$1\" != ./train_gpt ]; do shift || exit 0; done # --mpi=list
         shift; MPIRUN=$launcher exec '$project/scripts/mpirun.sh' -np 2 '$work/rank' \"\$@\""
-    run 0 -C "$project_copy" SLURM_JOB_ID=17 scripts/run_slurm.sh "a b"
+    run 0 -C "$project_copy" SLURM_JOB_ID=17 scripts/run_slurm.sh "a b" c
     is "run_slurm.sh starts 2 ranks of $launcher" "0 of 2: <a b>/1 of 2: <a b>" "$(sort "$work/out" | paste -s -d /)"
 done
 [ -n "$kinds" ] || echo "left out: real ranks, there is no MPI here"

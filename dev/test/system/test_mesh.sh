@@ -103,9 +103,6 @@ for a in 0 1 2 3; do
         [ $a != $b ] || check "$what: the checkpoint, to the bit" "same_files mesh$a on"
     done
 done
-trains "1:" "${short[@]}" --steps 2 --init mesh4/step_00000006 --out init0
-trains "4:--tp 2 --pp 2" "${short[@]}" --steps 2 --init mesh1/step_00000006 --out init1
-verify_py "--init from another mesh's checkpoint:" same init0 init1 $near
 
 # --out alone says how a run is resumed, on as many ranks; or a mesh does that is given beside it
 for resumed in 4: "2:--tp 2" "2:--dp 2" "2:--pp 1"; do
@@ -166,9 +163,6 @@ interleaved 2 whole
 zb-h1 1 halves
 zb-v 2 halves
 END
-rm -rf on && mkdir on && cp -r mesh0/step_00000003 mesh0/log.jsonl on
-trains "2:--pp 2 --schedule zb-v" "${run[@]}" --out on --resume
-verify_py "zb-v takes up one rank's checkpoint, to the bit:" same mesh0 on 0 3
 launch 2 "$train" "${small[@]}" --pp 2 --vpp 2 --dry-run
 check "--vpp 2 alone is an interleaved schedule" "[ $status = 0 ] && grep -q '^schedule  interleaved with 2 chunks' out"
 refuses 2 "--schedule" 2 "${small[@]}" --schedule gpipe
@@ -227,8 +221,6 @@ verify_py "all channels shared: an ordinary model:" same mesh0 caat_all $near
 trains "2:--tp 2" "${run[@]}" --caat-fraction 0.4 --out caat_two
 check "two ranks that share a part of the channels are another model" \
     "! python3 '$check_run' same caat0 caat_two 1e-3 2>/dev/null"
-check "config.json says of which ranks" "grep -q '\"caat\": \".*--caat-ranks 4\"' caat1/step_00000006/config.json &&
-    ! grep -q caat mesh0/step_00000006/config.json"
 refuses 2 "--caat-grad-dtype, --caat-fraction, --caat-ranks" 2 "${small[@]}" --tp 2 --caat-grad-dtype same
 refuses 1 "--caat-fraction, --caat-ranks" 2 "${run[@]}" --tp 2 --caat-fraction 0.5 --out caat1 --resume
 refuses 1 "--caat-fraction, --caat-ranks" 2 "${short[@]}" --tp 2 --caat-fraction 0.4 --init caat0/step_00000006
