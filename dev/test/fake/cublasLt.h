@@ -9,22 +9,15 @@ as possible, and knows nothing of matmul.cuh:
 It is stricter than the library, which may let pass what the documentation forbids: every attribute has one size;
 descriptors, layouts and algorithms have to fit each other; C may be D only with the same layout; D overlaps no operand;
 the workspace is as large as the algorithm wants, and is overwritten; pointers are device memory that goes as far as the
-layouts say, and are aligned as those were that the heuristic saw; AUX has a leading dimension that is a multiple of 8;
-an algorithm that reads 16 bytes at a time fails at other addresses. One rule is known from use, not from the
-documentation: kernels want a bias at a multiple of 16 bytes, though the heuristic does not ask (PyTorch, pull request
-194497).
-
-The heuristic names several algorithms, of which some must not be used: one whose state is not success; and, unless they
-are ruled out by the preference, one that needs a workspace of more than 32 MB, and two that keep partial sums in the
-type of D, which loses digits where D has 16 bits.
+layouts say, and are aligned as those were that the heuristic saw; AUX has a leading dimension that is a multiple of 8.
+One rule is known from use: kernels want a bias at a multiple of 16 bytes, though the heuristic does not ask (PyTorch,
+pull request 194497).
 
 Time is make-believe: products take what fake_cublaslt.milliseconds says, all else takes none, and events show that. On
 zeros the order of the algorithms can be another than on numbers, as on a GPU, whose clock depends on power.
 */
 #pragma once
-
 #include "../../../kernels/cuda_utils.cuh"
-
 #include <map>
 #include <string>
 
@@ -33,7 +26,6 @@ zeros the order of the algorithms can be another than on numbers, as on a GPU, w
 enum cudaDataType { CUDA_R_32F = 0, CUDA_R_16BF = 14 };
 enum cublasStatus_t {
     CUBLAS_STATUS_SUCCESS = 0,
-    CUBLAS_STATUS_NOT_INITIALIZED = 1,
     CUBLAS_STATUS_INVALID_VALUE = 7,
     CUBLAS_STATUS_EXECUTION_FAILED = 13,
     CUBLAS_STATUS_NOT_SUPPORTED = 15
@@ -77,8 +69,6 @@ struct FakeLayout {
     int64_t ld;
 };
 struct FakeOperation {
-    cublasComputeType_t compute;
-    cudaDataType scale;
     int32_t op_a, op_b;
     uint32_t epilogue;
     void *bias, *aux;
@@ -99,8 +89,6 @@ struct cublasLtMatmulHeuristicResult_t {
     cublasLtMatmulAlgo_t algo;
     size_t workspaceSize;
     cublasStatus_t state;
-    float wavesCount;
-    int reserved[4];
 };
 
 // ---- The algorithms ---------------------------------------------------------------------------------------------
@@ -113,7 +101,8 @@ struct FakeAlgorithm {
 };
 enum { FAKE_BROKEN, FAKE_LARGE, FAKE_OUTPUT, FAKE_INPLACE, FAKE_PACKED, FAKE_SPLIT, FAKE_SLOW, FAKE_SLOWEST };
 enum { FAKE_ALGORITHMS = 8 };
-// In the order of the time that the heuristic expects.
+// In the order of the time that the heuristic expects. Some must not be used: the first; and, unless the preference
+// rules them out, that which needs more than 32 MB, and those with partial sums in the type of D, if that has 16 bits.
 static const FakeAlgorithm FAKE_ALGORITHM[FAKE_ALGORITHMS] = {
     {0, CUBLASLT_REDUCTION_SCHEME_NONE, false, true},
     {(32 << 20) + 256, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, true, false},
@@ -143,17 +132,13 @@ struct FakeState {
 inline FakeState fake_cublaslt = {};
 
 inline std::map<cudaEvent_t, double> fake_moments; // what the clock said when an event was recorded
-inline cudaError_t fake_event_record(cudaEvent_t e, cudaStream_t stream) {
-    fake_moments[e] = fake_cublaslt.clock;
-    return cudaEventRecord(e, stream);
-}
-inline cudaError_t fake_event_elapsed_time(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
-    const cudaError_t e = cudaEventElapsedTime(milliseconds, from, to);
+inline cudaError_t fake_elapsed(float* milliseconds, cudaEvent_t from, cudaEvent_t to, cudaError_t status) {
     *milliseconds = (float)(fake_moments[to] - fake_moments[from]);
-    return e;
+    return status;
 }
-#define cudaEventRecord fake_event_record
-#define cudaEventElapsedTime fake_event_elapsed_time
+// Inside, the same names are those of the emulator's functions.
+#define cudaEventRecord(event, stream) (fake_moments[event] = fake_cublaslt.clock, cudaEventRecord(event, stream))
+#define cudaEventElapsedTime(ms, from, to) fake_elapsed(ms, from, to, cudaEventElapsedTime(ms, from, to))
 
 inline uint64_t fake_problem(const FakeOperation* o, const FakeLayout* a, const FakeLayout* b, const FakeLayout* d) {
     std::string text;
@@ -166,6 +151,9 @@ inline uint64_t fake_problem(const FakeOperation* o, const FakeLayout* a, const 
 }
 
 inline uint64_t fake_size(cudaDataType t) { return t == CUDA_R_32F ? 4 : 2; }
+inline uint64_t fake_bytes(const FakeLayout* l) {
+    return ((l->columns - 1) * (uint64_t)l->ld + l->rows) * fake_size(l->type);
+}
 inline uint64_t fake_alignment(const void* p) { // of NULL: as good as can be
     const uint64_t lowest = (uintptr_t)p & -(uintptr_t)p;
     return lowest == 0 || lowest > 256 ? 256 : lowest;
@@ -173,9 +161,6 @@ inline uint64_t fake_alignment(const void* p) { // of NULL: as good as can be
 inline bool fake_has_bias(uint32_t e) { return e & 4; }
 inline bool fake_has_aux(uint32_t e) { return e & 128; }
 inline bool fake_is_plain(uint32_t e) { return e == CUBLASLT_EPILOGUE_DEFAULT || e == CUBLASLT_EPILOGUE_BIAS; }
-inline bool fake_same(const FakeLayout* a, const FakeLayout* b) {
-    return a->type == b->type && a->rows == b->rows && a->columns == b->columns && a->ld == b->ld;
-}
 
 // Can there be such a product at all?
 inline cublasStatus_t fake_check(const FakeOperation* o, const FakeLayout* a, const FakeLayout* b, const FakeLayout* c,
@@ -185,10 +170,9 @@ inline cublasStatus_t fake_check(const FakeOperation* o, const FakeLayout* a, co
         if (l->rows == 0 || l->columns == 0 || l->ld < (int64_t)l->rows) return CUBLAS_STATUS_INVALID_VALUE;
     const uint64_t m = o->op_a ? a->columns : a->rows, k = o->op_a ? a->rows : a->columns;
     const uint64_t n = o->op_b ? b->rows : b->columns, other_k = o->op_b ? b->columns : b->rows;
-    if (k != other_k || d->rows != m || d->columns != n) return CUBLAS_STATUS_INVALID_VALUE;
-    if (c->type != d->type || c->rows != m || c->columns != n) return CUBLAS_STATUS_INVALID_VALUE;
+    if (k != other_k || d->rows != m || d->columns != n || c->type != d->type || c->rows != m || c->columns != n)
+        return CUBLAS_STATUS_INVALID_VALUE;
     // Table 1 of the documentation of cublasLtMatmul()
-    if (o->compute != CUBLAS_COMPUTE_32F || o->scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (a->type != b->type || (d->type != a->type && d->type != CUDA_R_32F)) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (fake_has_aux(o->epilogue) && (o->aux_ld < (int64_t)m || o->aux_ld % 8)) return CUBLAS_STATUS_INVALID_VALUE;
     return CUBLAS_STATUS_SUCCESS;
@@ -197,23 +181,19 @@ inline cublasStatus_t fake_check(const FakeOperation* o, const FakeLayout* a, co
 // ---- Descriptors ------------------------------------------------------------------------------------------------
 
 inline const char* cublasLtGetStatusString(cublasStatus_t s) { return s ? "it is refused, or fails" : "success"; }
-
 inline cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
-    static char one;
     fake_cublaslt.handles++;
-    *handle = (cublasLtHandle_t)(void*)&one;
+    *handle = (cublasLtHandle_t)&fake_cublaslt;
     return CUBLAS_STATUS_SUCCESS;
 }
-
 inline cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type, uint64_t rows,
                                                  uint64_t columns, int64_t ld) {
     *layout = new FakeLayout{type, rows, columns, ld};
     return CUBLAS_STATUS_SUCCESS;
 }
-
-inline cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* o, cublasComputeType_t compute,
-                                               cudaDataType scale) {
-    *o = new FakeOperation{compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL, NULL, 0};
+inline cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* o, cublasComputeType_t, cudaDataType scale) {
+    if (scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+    *o = new FakeOperation{CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL, NULL, 0};
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -264,12 +244,10 @@ inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cu
                                                      cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                                      cublasLtMatmulPreference_t p, int requested,
                                                      cublasLtMatmulHeuristicResult_t results[], int* returned) {
-    if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-    if (requested <= 0 || !p || !results || !returned) return CUBLAS_STATUS_INVALID_VALUE;
+    if (!handle || requested <= 0 || !p || !results || !returned) return CUBLAS_STATUS_INVALID_VALUE;
     fake_cublaslt.heuristics++;
     *returned = 0;
-    const cublasStatus_t status = fake_check(o, a, b, c, d);
-    if (status != CUBLAS_STATUS_SUCCESS) return status;
+    if (const cublasStatus_t status = fake_check(o, a, b, c, d)) return status;
     if (fake_cublaslt.no_algorithms || (fake_cublaslt.no_epilogues && !fake_is_plain(o->epilogue)))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     const FakeLayout* const layouts[] = {a, b, c, d};
@@ -287,12 +265,8 @@ inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cu
         r->state = f->broken ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
         if (f->broken) continue;
         r->workspaceSize = f->workspace;
-        r->wavesCount = 1;
-        r->algo.data[0] = (uint64_t)(i / each);
-        r->algo.data[1] = fake_problem(o, a, b, d);
-        r->algo.data[2] = fake_alignment(o->bias);
-        r->algo.data[3] = fake_alignment(o->aux);
-        r->algo.data[4] = (uint64_t)(i % each);
+        r->algo = {{(uint64_t)(i / each), fake_problem(o, a, b, d), fake_alignment(o->bias), fake_alignment(o->aux),
+                    (uint64_t)(i % each)}};
     }
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -304,10 +278,8 @@ inline float fake_load(const void* p, cudaDataType type, int64_t i) {
 }
 inline float fake_round(float v, cudaDataType type) { return type == CUDA_R_32F ? v : (float)(bf16)v; }
 inline void fake_store(void* p, cudaDataType type, int64_t i, float v) {
-    if (type == CUDA_R_32F)
-        ((float*)p)[i] = v;
-    else
-        ((bf16*)p)[i] = (bf16)v;
+    if (type == CUDA_R_32F) ((float*)p)[i] = v;
+    if (type == CUDA_R_16BF) ((bf16*)p)[i] = (bf16)v;
 }
 
 inline double fake_tanh(double x) { return tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)); }
@@ -326,39 +298,33 @@ struct FakeProduct {
     void *D, *workspace;
 };
 
-// op(X) as `lines` lines of `depth` numbers along k: a line is a row of op(A), or a column of op(B).
-inline float* fake_lines(const void* x, const FakeLayout* l, bool k_is_row, int64_t lines, int64_t depth) {
-    float* to = (float*)checked_malloc((size_t)(lines * depth) * sizeof(float), "a fake product");
-    for (int64_t i = 0; i < lines; i++)
-        for (int64_t k = 0; k < depth; k++)
-            to[i * depth + k] = fake_load(x, l->type, k_is_row ? k + i * l->ld : i + k * l->ld);
-    return to;
-}
-
 inline void fake_multiply(const FakeProduct& p) {
     const FakeOperation& o = p.o;
     const int64_t m = (int64_t)p.d.rows, n = (int64_t)p.d.columns;
     const int64_t k = (int64_t)(o.op_a ? p.a.rows : p.a.columns);
     if (p.algorithm.workspace) memset(p.workspace, 0xff, p.algorithm.workspace);
-    float *a = fake_lines(p.A, &p.a, o.op_a == CUBLAS_OP_T, m, k),
-          *b = fake_lines(p.B, &p.b, o.op_b == CUBLAS_OP_N, n, k);
-    const bool coarse =
-        p.algorithm.reduction & (CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE | CUBLASLT_REDUCTION_SCHEME_INPLACE);
-    const bool split = p.algorithm.reduction != CUBLASLT_REDUCTION_SCHEME_NONE;
+    const int parts = p.algorithm.reduction == CUBLASLT_REDUCTION_SCHEME_NONE ? 1 : 4;
+    const cudaDataType partial =
+        p.algorithm.reduction == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE ? CUDA_R_32F : p.d.type;
+    // From one number of op(A)'s row, or of op(B)'s column, to the next, and from a row or column to the next.
+    const int64_t a_next = o.op_a ? 1 : p.a.ld, a_row = o.op_a ? p.a.ld : 1;
+    const int64_t b_next = o.op_b ? p.b.ld : 1, b_column = o.op_b ? 1 : p.b.ld;
     for (int64_t j = 0; j < n; j++) {
         for (int64_t i = 0; i < m; i++) {
             float sum = 0;
-            for (int part = 0; part < (split ? 4 : 1); part++) {
-                const int64_t begin = split ? k * part / 4 : 0, end = split ? k * (part + 1) / 4 : k;
+            for (int part = 0; part < parts; part++) {
                 float s = 0;
-                for (int64_t l = begin; l < end; l++) s += a[i * k + l] * b[j * k + l];
-                sum = coarse ? fake_round(sum + fake_round(s, p.d.type), p.d.type) : sum + s;
+                for (int64_t l = k * part / parts; l < k * (part + 1) / parts; l++)
+                    s += fake_load(p.A, p.a.type, i * a_row + l * a_next) *
+                         fake_load(p.B, p.b.type, j * b_column + l * b_next);
+                if (parts > 1) s = fake_round(sum + fake_round(s, partial), partial);
+                sum = s;
             }
             float v = p.alpha * sum;
             if (p.beta != 0) v += p.beta * fake_load(p.C, p.c.type, i + j * p.c.ld);
             if (fake_has_bias(o.epilogue)) v += fake_load(o.bias, p.d.type, i);
             if (o.epilogue & 32) {
-                if (fake_has_aux(o.epilogue)) fake_store(o.aux, p.d.type, i + j * o.aux_ld, v);
+                fake_store(o.aux, p.d.type, i + j * o.aux_ld, v);
                 v = (float)fake_gelu(v);
             }
             if (o.epilogue == CUBLASLT_EPILOGUE_DGELU)
@@ -366,31 +332,24 @@ inline void fake_multiply(const FakeProduct& p) {
             fake_store(p.D, p.d.type, i + j * p.d.ld, v);
         }
     }
-    free(a), free(b);
 }
 
 inline bool fake_device(const void* p, uint64_t bytes) { return cuda_on_cpu::memory.has(p, bytes); }
 inline bool fake_overlap(const void* p, uint64_t p_bytes, const void* q, uint64_t q_bytes) {
     return (const char*)p < (const char*)q + q_bytes && (const char*)q < (const char*)p + p_bytes;
 }
-inline uint64_t fake_bytes(const FakeLayout* l) {
-    return ((l->columns - 1) * (uint64_t)l->ld + l->rows) * fake_size(l->type);
-}
 
 // Whether a matrix that the product reads has nothing but zeros, or NaN.
 inline bool fake_reads_zeros(const FakeProduct& p) {
-    const void* const matrices[] = {p.A, p.B, p.beta != 0 ? p.C : NULL,
-                                    p.o.epilogue == CUBLASLT_EPILOGUE_DGELU ? p.o.aux : NULL};
-    const FakeLayout* const layouts[] = {&p.a, &p.b, &p.c, &p.d};
     cudaStreamSynchronize(0);
     const cuda_on_cpu::InUse in_use;
-    for (int m = 0; m < 4; m++) {
-        bool zeros = matrices[m];
-        for (int64_t i = 0; zeros && i < (int64_t)(layouts[m]->rows * layouts[m]->columns); i++)
-            zeros = !(fabsf(fake_load(matrices[m], layouts[m]->type, i)) > 0);
-        if (zeros) return true;
-    }
-    return false;
+    const auto zeros = [](const void* x, const FakeLayout& l) {
+        for (int64_t i = 0; i < (int64_t)(l.rows * l.columns); i++)
+            if (fabsf(fake_load(x, l.type, i)) > 0) return false;
+        return true;
+    };
+    return zeros(p.A, p.a) || zeros(p.B, p.b) || (p.beta != 0 && zeros(p.C, p.c)) ||
+           (p.o.epilogue == CUBLASLT_EPILOGUE_DGELU && zeros(p.o.aux, p.d));
 }
 
 inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t o, const void* alpha, const void* A,
@@ -398,25 +357,22 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
                                      const void* beta, const void* C, cublasLtMatrixLayout_t c, void* D,
                                      cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t* algo, void* workspace,
                                      size_t workspace_bytes, cudaStream_t stream) {
-    if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-    const cublasStatus_t status = fake_check(o, a, b, c, d);
-    if (status != CUBLAS_STATUS_SUCCESS) return status;
-    if (!alpha || !A || !B || !beta || !C || !D || !algo) return CUBLAS_STATUS_INVALID_VALUE;
-    if (algo->data[0] >= FAKE_ALGORITHMS || algo->data[1] != fake_problem(o, a, b, d))
+    if (const cublasStatus_t status = fake_check(o, a, b, c, d)) return status;
+    if (!handle || !alpha || !A || !B || !beta || !C || !D || !algo || algo->data[0] >= FAKE_ALGORITHMS ||
+        algo->data[1] != fake_problem(o, a, b, d))
         return CUBLAS_STATUS_INVALID_VALUE;
     const FakeAlgorithm f = FAKE_ALGORITHM[algo->data[0]];
-    if (f.workspace > workspace_bytes || (uintptr_t)workspace % 256) return CUBLAS_STATUS_INVALID_VALUE;
-    if (workspace_bytes && !fake_device(workspace, workspace_bytes)) return CUBLAS_STATUS_INVALID_VALUE;
+    if (f.workspace > workspace_bytes || (uintptr_t)workspace % 256 || !fake_device(workspace, workspace_bytes))
+        return CUBLAS_STATUS_INVALID_VALUE;
     const uint64_t sizes[] = {fake_bytes(a), fake_bytes(b), fake_bytes(c), fake_bytes(d)};
     const void* const matrices[] = {A, B, C, D};
     for (int i = 0; i < 3; i++)
-        if (i == 2 && C == D ? !fake_same(c, d) : fake_overlap(matrices[i], sizes[i], D, sizes[3]))
+        if (i == 2 && C == D ? c->ld != d->ld : fake_overlap(matrices[i], sizes[i], D, sizes[3]))
             return CUBLAS_STATUS_INVALID_VALUE;
     for (int i = 0; i < 4; i++)
         if (!fake_device(matrices[i], sizes[i])) return CUBLAS_STATUS_EXECUTION_FAILED;
     uintptr_t addresses = (uintptr_t)A | (uintptr_t)B | (uintptr_t)C | (uintptr_t)D;
     if (fake_has_bias(o->epilogue)) {
-        if (!o->bias) return CUBLAS_STATUS_INVALID_VALUE;
         if (!fake_device(o->bias, d->rows * fake_size(d->type)) || (uintptr_t)o->bias % 16 ||
             fake_alignment(o->bias) < algo->data[2])
             return CUBLAS_STATUS_EXECUTION_FAILED;

@@ -65,7 +65,7 @@ stand_in program <<'END'
 name=$(basename "$(dirname "$0")")/$(basename "$0")
 echo "$name ATTENTION=${ATTENTION:-} $*" >>"$calls"
 [ -z "${NCCL_HOSTID:-}" ] || echo "host of $name: $NCCL_HOSTID" >>"$calls"
-case " ${FAKE_FAILS:-} " in *" $name "*) seq 50; echo "FAIL  this one"; exit 1 ;; esac
+case " ${FAKE_FAILS:-} " in *" $name "*) echo "FAIL  this one"; exit 1 ;; esac
 case " ${FAKE_KILLED:-} " in *" $name "*) kill -9 $$ ;; esac
 case $name in
 */train_gpt)
@@ -138,19 +138,14 @@ for model in gpt2-124M gpt2-350M gpt2-774M gpt2-1558M llama-1.1B llama-7B; do
     done
 done
 is "models without steps by a family, or by PyTorch, or whose kernels are not measured" "" "$missing"
-is "the parts in the report" "preflight kernels compare model bench train models meshes sanitizer " \
-    "$(sed -n 's/^==== \([a-z]*\).*/\1/p' "$report" | tr '\n' ' ')"
 has "$report" <<'END'
 gpt2-124M mma *500000 tokens/s .*MFU 40.6 % causal 43.5 % full *50.0 GiB
  51200 MiB, SM clock up to 1755 MHz, power up to 650.5 W, temperature up to 61 C
 gpt2-124M: 250000.0 tokens/s by PyTorch
 ^ok .*PyTorch, llama-7B *did not run
-commit .*sm_90a, NVIDIA H200, 580.1
 END
 is "meshes by MPI and by NCCL, to which each rank has a host of its own" "9 4" \
     "$(rows 'ok .*, MPI\|ok .*, NCCL') $(grep '^host of bf16/train_gpt' "$calls" | sort -u | wc -l)"
-is "all logs, without tokens" 2 \
-    "$(tar -tzf "$work/out/logs.tar.gz" | grep -c 'bench_gpt2-124M.log\|ls/bf16_cuda_rows.log\|tokens')"
 
 # ---- Parts, failures, what is not there
 gpu --only preflight,kernels --built
@@ -159,7 +154,6 @@ is "--built: all runs, nothing is built, no other part" "0 2 0 0" \
 FAKE_CAPABILITY=8.0 FAKE_FAILS="fp32/cuda_rows" FAKE_KILLED=bf16/bench_gpu gpu --only kernels,bench
 is "a program that fails is counted, and one that is killed has timed out; the others run" "1 1 1 2" \
     "$status $(rows 'FAIL *[0-9]* s') $(count ' 1 failed, 2 timed out' "$said") $(rows 'timed out .*bench')"
-is "the last 40 lines of its log are in the report" "1 0" "$(count '^12$' "$report") $(count '^11$' "$report")"
 is "another GPU: its own architecture, one family" "1 0" "$(count 'GPU_ARCH=native') $(count 'ATTENTION=wgmma')"
 FAKE_BROKEN=yes gpu
 is "without cuBLASLt nothing else runs; the report says why" "1 0 1" \
@@ -185,12 +179,9 @@ $(rows 'left out.*PyTorch')"
 FAKE_NO_MPI=yes gpu --only meshes
 is "built without MPI: no mpirun" "0 1 0" "$status $(rows 'left out.*MPI') $(count mpirun)"
 
-# ---- What takes too long, wrong options
 SECONDS_LIMIT=22 FAKE_SLOW=mpirun gpu --only meshes
 is "what hangs is ended in the time that is left; there is none for the rest" "1 1 1" \
     "$status $(rows 'timed out.*messages, MPI *of [12]*[0-9] s') $(rows 'left out.*meshes, MPI.*--only meshes')"
-gpu --only nothing
-is "an unknown part: status, lines" "2 1" "$status $(wc -l <"$said")"
 
 # ---- What make finds: the CUDA Toolkit's libraries, then those of pip's wheels, whose names have versions
 site=$work/site/nvidia

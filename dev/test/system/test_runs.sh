@@ -103,18 +103,6 @@ ended 1 "rank 3, t 1, p 0, d 1, transformer.h.0.ln_1.weight" \
     "a bit that is flipped on rank 3 of 4"
 check "and nothing is saved that it is in: $(ls died)" "[ \"\$(cd died && echo step_*)\" = step_00000001 ]"
 
-# ---- a network of namespaces
-if ip netns add probe 2>err && ip netns del probe && "$MPIRUN" --version | grep -q '(Open MPI) 4' &&
-    ! ip netns list | grep -q threefold-net; then
-    timeout -k 5 200 "$project/dev/experiments/net.py" torus:2x2 100 --bytes sent -- "$train" "${run[@]}" \
-        --out by_net --dp 4 --allreduce multitree --topology torus:2x2 >out 2>err
-    status=$?
-    check "on a network of namespaces: trains over its links, and nothing is left of it: $(tr '\n' ';' <sent)" \
-        "[ $status = 0 ] && [ \$(wc -l <sent) = 8 ] && awk '\$3 < 100000 { exit 1 }' sent && ! ip netns list |
-        grep -q threefold-net"
-    verify_py "with the losses of one rank:" same mesh0 by_net $near
-else echo "left out: a network of namespaces, which needs root, iproute2 and Open MPI 4, or there is one"; fi
-
 # ---- threads, and one process without a launcher
 OMP_NUM_THREADS=3 launch 2 "$train" "${small[@]}" --dry-run
 check "OMP_NUM_THREADS=3 is every rank's" "grep -q '^device .*, 3 threads a rank, 2 ranks here, 1 machine' out"
