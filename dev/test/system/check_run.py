@@ -22,17 +22,6 @@ def same(a, b, bound, first=0):
     assert worst <= float(bound), f'{worst:.1e}'
     print(f'{worst:.1e}, bound {float(bound):.0e}')
 
-def printed(a, b, bound):
-    """What people see: the losses of both, of which the last digit may be rounded otherwise."""
-    bound = float(bound)
-    line = re.compile(r'^step +(\d+)/\d+ \| loss ([\d.]+)(?: \| val ([\d.]+))?', re.M)
-    a, b = (line.findall(open(f).read()) for f in (a, b))
-    assert len(a) == len(b) > 0 and [x[0] for x in a] == [x[0] for x in b], 'other steps'
-    for x, y in zip(a, b):
-        for u, v in zip(x[1:], y[1:]):
-            assert (u == v == '') or abs(float(u) - float(v)) < 1e-4 + bound * float(u), (x, y)
-    print(f'{len(a)} steps')
-
 def skipped(folder):
     """Lines are JSON, whatever the losses are."""
     lines = read_log(folder)

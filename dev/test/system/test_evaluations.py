@@ -88,13 +88,9 @@ def refused(word, *arguments):
 
 
 def test_refused(work):
-    with open(CHOICES, "rb") as f, open(f"{work}/damaged", "wb") as damaged:
-        damaged.write(f.read()[:-2])
-    refused("there/is/none", *LOADED, "--evaluate", "there/is/none")
-    refused("damaged: example 42", *LOADED, "--evaluate", f"{work}/damaged")
+    """One of each kind; damaged files, and models that a file does not fit: test_evaluate.c."""
     refused(f"{work}/text", *LOADED, "--evaluate", f"{work}/text")
     refused("--seq 7", *LOADED[:10], "--seq", "7", *LOADED[12:], "--evaluate", CHOICES)
-    refused("vocabulary of 50", *LOADED[:12], "--vocab", "50", "--evaluate", CHOICES)
     refused(CHOICES, *MODEL, "--steps", "1", "--data", CHOICES)
 
 
@@ -134,8 +130,6 @@ def test_texts(work):
     seen = [re.findall("loss ([0-9.]+)", train(*init, "--data", data, "--val", val).stdout)
             for data in (text, lines, shard) for val in (text, lines)]
     check(len(seen[0]) == 2 and all(x == seen[0] for x in seen), f"--init with a vocabulary: {seen}")
-    for data, others in (("--data", text), ("--val", shard)), (("--data", lines), ("--val", shard)):
-        refused("--tokenizer", *MODEL, "--steps", "1", *data, *others)
     os.unlink(f"{shards}/tokenizer.json")
     refused("--tokenizer", *MODEL, "--steps", "1", "--data", shard, "--val", text)
 

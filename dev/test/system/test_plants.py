@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""test_plants.py [--device cuda] [N ...]: faults planted in Hopper's attention, each of which make compare has to see;
-on the emulator, or on a GPU of Hopper's kind. N: only these."""
+"""test_plants.py [cuda]: faults planted in Hopper's attention, each of which make compare has to see; on the emulator,
+or on a GPU of Hopper's kind."""
 import os, pathlib, re, subprocess, sys, tempfile
 
 from checks import ROOT, check, finish
@@ -40,12 +40,6 @@ def plant(what, lines, fault, device):
     check(rows or aborted, f"{what}: {len(rows)} rows fail; first: {(rows + aborted + ['none'])[0]}")
 
 
-def main(words):
-    device = words[words.index("--device") + 1] if "--device" in words else "emulated"
-    numbers = [int(word) for word in words if word.isdigit()] or range(1, len(PLANTS) + 1)
-    for number in numbers:
-        plant(*PLANTS[number - 1], device)
-    finish()
-
-
-main(sys.argv[1:])
+for planted in PLANTS:
+    plant(*planted, "".join(sys.argv[1:]) or "emulated")
+finish()

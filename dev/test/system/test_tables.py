@@ -118,14 +118,6 @@ def check_measured(kind, p, v, options):
           f"measured.py, {kind}: {step} {predicted} {idle} {predicted_idle}")
 
 
-def check_refused():
-    tool = os.path.join(ROOT, os.environ.get("BUILD", "build"), "tables")
-    options = ("", "schedule --pp 2 --forward 1,x", "schedule --input -1", "schedule --pp 2 --schedule zb-v --vpp 3",
-               "collective --topology full:1", "matrices --tp 3", "tensors --model none", "layout")
-    done = [launch(tool, *words.split()) for words in options]
-    check(all(x.returncode == 2 and not x.stdout for x in done), f"refused: {options}: {[x.stderr for x in done]}")
-
-
 def main():
     check_schedule("gpipe", 4, 1, 8, 3 / 8, 8)
     check_schedule("1f1b", 4, 1, 8, 3 / 8, 4)
@@ -139,12 +131,15 @@ def main():
     check_matrices(("--tp", "4"), lambda name: 4 if "wpe" in name else 1)
     check_routes()
     check_buckets()
+    rows, _ = measured.table("schedule", "--schedule", "zb-h1", "--pp", 2, "--forward", "4,5", "--input", 2,
+                             "--weight", 3)
+    want = {"forward": (4, 5), "backward input half": (2, 2), "backward weight half": (3, 3)}
+    check(all(row.end - row.start == want[row.kind][row.stage] for row in rows), "each pass takes its time")
     ends = {rate: measured.table("rounding", "--rate", rate)[0][-1] for rate in (0.001, 0.003)}
     check(abs(ends[0.001].master - 0.9) < 2e-3 and abs(ends[0.001].random - 0.9) < 2e-3 and
           ends[0.001].nearest == 0.6016 and ends[0.003].nearest > 0.85, f"rounding: {ends}")
     check_measured("1f1b", 4, 1, ("--forward", "1,2,3,2", "--input", "2,2,5,3", "--transfer", "0.5"))
     check_measured("zb-v", 2, 2, ("--forward", "1.5,2,1,3", "--input", "2", "--weight", "1,2"))
-    check_refused()
     finish()
 
 
