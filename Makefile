@@ -78,7 +78,10 @@ endef
 
 # ---- the programs
 FAST := -O3 $(ARCH_FLAG) -fno-math-errno -fno-trapping-math
-SANITIZED := -O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all $(ARCH_FLAG)
+# Without pointer-overflow, a fifth of the time to compile: a pointer that wraps around is seen where it is read.
+sanitizers := -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize=pointer-overflow \
+    -fno-sanitize-recover=all $(ARCH_FLAG)
+SANITIZED := -O1 $(sanitizers)
 ifeq ($(DEBUG),1)
 FAST := $(subst -g1,-g,$(SANITIZED))
 endif

@@ -70,9 +70,10 @@ test_gpt: $(BUILD)/$(in_folder:%=%/)test_gpt $(BUILD)/precision
 	cp $< $@
 
 precisions = bf16 fp32
-O0_PROGRAMS := $(addprefix sanitized/,train_gpt plan fuzz_readers $(addprefix test_,async_dp async_schedule comm \
-    checkpoint_dir comm_planned comm_progress_thread evaluate health layout network_sim options planner_cluster \
-    planner_modes planner_search planner_step safetensors topology trace)) emulated/bf16/compare
+O0_PROGRAMS := $(addprefix sanitized/,train_gpt plan fuzz_readers $(addprefix test_,async_dp async_schedule canonical \
+    checkpoint_dir collective comm comm_planned comm_progress_thread dataloader evaluate health layout network_sim \
+    options planner_cluster planner_modes planner_search planner_step pretrained safetensors schedule schedule_check \
+    schedule_time text token_files tokenizer topology trace)) emulated/bf16/compare
 O1_PROGRAMS := $(addprefix test_,async_dp caat equivalence evaluate health planner_search trainer) bf16/test_caat \
     $(precisions:%=emulated/%/test_gpt) emulated/bf16/test_trainer
 O2_PROGRAMS := $(addprefix sanitized/,test_matmul test_kernels test_kernels_bits test_kernels_update test_attention)

@@ -42,7 +42,7 @@ EMULATE = $(CXX) -std=gnu++17 -Wall -Wextra -Wno-unknown-pragmas -Wno-sign-compa
     $(OPENMP) -pthread -MMD -MP -x c++
 EMULATED_FAST := -O2 $(ARCH_FLAG)
 EMULATED_LIBS := $(MPI_LIBS) -lm -ldl
-ASAN := -O0 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all $(ARCH_FLAG)
+ASAN := -O0 $(sanitizers)
 TSAN := -O1 -g1 -fsanitize=thread $(ARCH_FLAG)
 DEV_FLAGS := $(EMULATED_FAST) $(ASAN) $(TSAN)
 build_cuda = $(call NVCC_COMPILE,$(PRECISION)) $(VERSION_FLAG) -MMD -MP -MF $(BUILD)/$(1).d -MT $(1) $(1).cu \

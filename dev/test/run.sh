@@ -151,6 +151,7 @@ each_test on_meshes
 if [ "$TIER" = quick ]; then
     one "one mesh" env PARTS=quick $system/test_mesh.sh
 else
+    [ -z "${MPIRUN:-}" ] || run "bf16" $system/test_precision.sh &
     twice "evaluations" $system/test_evaluations.py
 fi
 if [ "$TIER" = full ]; then
@@ -168,7 +169,6 @@ if [ "$TIER" = full ]; then
 fi
 if [ "$TIER" != quick ] && [ -n "${MPIRUN:-}" ]; then
     again "meshes" $system/test_mesh.sh
-    run "bf16" $system/test_precision.sh &
     twice "replicas beside PyTorch" $system/check_replicas.py $short
     twice "canonical sums" $system/test_canonical.sh
     wait
