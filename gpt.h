@@ -85,20 +85,20 @@ static void attention_branch_forward(const Pass* pass, int layer) {
     const Stage* stage = pass->stage;
     const Activations* acts = pass->acts;
     const LayerActivations* y = layer_acts(acts, layer);
-    const int NH = stage->layout.NH, NKV = stage->layout.NKV, HS = model_head_size(&stage->model);
-    const int B = acts->B, T = acts->T, QKV = qkv_size(stage);
+    const Heads h = heads_of(pass);
 
     // 1. norm, of the sum that the block before has started
     await_sum_and_norm(pass, layer, NORM1_W);
     // 2. qkv
     column_parallel_forward(pass, y->qkv, NULL, y->norm1, layer, QKV_W);
-    if (stage->rope) rope_forward(y->qkv, stage->rope + (int64_t)acts->first * HS, B, T, NH + NKV, HS, QKV);
+    if (stage->rope)
+        rope_forward(y->qkv, stage->rope + (int64_t)acts->first * h.HS, h.B, h.T, h.NH + h.NKV, h.HS, qkv_size(stage));
     // 3. attention; of a text that is generated, with its keys and values
     if (acts->keeps_kv) kv_cache_fill(pass, layer);
     if (acts->decodes)
         kv_cache_attend(pass, layer);
     else
-        attention_forward(y->attention, y->lse, y->qkv, B, T, NH, NKV, HS);
+        attention_forward(y->attention, y->lse, y->qkv, h);
     // 4. proj
     row_parallel_forward(pass, y->attention, layer, ATTN_PROJ_W);
     // 5. sum
@@ -191,15 +191,13 @@ static void mlp_branch_backward(const Pass* pass, int layer, int steps) {
 
 static void attention_branch_backward(const Pass* pass, int layer, int steps) {
     const Stage* stage = pass->stage;
-    const Activations* acts = pass->acts;
-    const LayerActivations* y = layer_acts(acts, layer);
+    const LayerActivations* y = layer_acts(pass->acts, layer);
     const LayerGradients* d = layer_grads(pass, layer);
-    const int NH = stage->layout.NH, NKV = stage->layout.NKV, HS = model_head_size(&stage->model);
-    const int B = acts->B, T = acts->T, QKV = qkv_size(stage);
+    const Heads h = heads_of(pass);
     if (steps & DGRAD_BRANCH) {
         row_parallel_backward_input(pass, stage->dact, NULL, d->dmiddle, layer, ATTN_PROJ_W);
-        attention_backward(d->dqkv, stage->dact, y->qkv, y->attention, y->lse, B, T, NH, NKV, HS);
-        if (stage->rope) rope_backward(d->dqkv, stage->rope, B, T, NH + NKV, HS, QKV);
+        attention_backward(d->dqkv, stage->dact, y->qkv, y->attention, y->lse, h);
+        if (stage->rope) rope_backward(d->dqkv, stage->rope, h.B, h.T, h.NH + h.NKV, h.HS, qkv_size(stage));
         column_parallel_backward_input(pass, d->dqkv, layer, QKV_W);
     }
     if (steps & WGRAD) {

@@ -532,7 +532,8 @@ static inline int attention_family(int HS, bool packed) {
 
 // For kernels whose blocks own queries, or keys. The data that all blocks of a section read has to fit into a part of
 // L2: keys and values of its heads, or the queries and dout of the group of each head.
-static inline Attention attention_of(int B, int T, int NH, int NKV, int HS, bool of_keys) {
+static inline Attention attention_of(Heads size, bool of_keys) {
+    const int B = size.B, T = size.T, NH = size.NH, NKV = size.NKV, HS = size.HS;
     if (HS > PLAIN_WIDEST) die("head size %d: attention on a GPU takes up to %d", HS, (int)PLAIN_WIDEST);
     const int64_t bytes = (int64_t)2 * T * HS * (int)sizeof(floatX) * (of_keys ? NH / NKV : 1);
     const int section = (int)min_i64(max_i64((16 << 20) / max_i64(bytes, 1), 1), (int64_t)B * NKV); // key/value heads
@@ -565,10 +566,9 @@ static void plain_forward(floatX* out, float* lse, const floatX* qkv, Attention 
 }
 
 // out (B*T, NH*HS) and lse (B, NH, T) from qkv (B*T, (NH + 2 NKV) * HS).
-static inline void attention_forward(floatX* out, float* lse, const floatX* qkv, int B, int T, int NH, int NKV,
-                                     int HS) {
-    const Attention s = attention_of(B, T, NH, NKV, HS, false);
-    const int family = attention_family(HS, can_pack(out, HS) && can_pack(qkv, HS));
+static inline void attention_forward(floatX* out, float* lse, const floatX* qkv, Heads size) {
+    const Attention s = attention_of(size, false);
+    const int HS = s.HS, family = attention_family(HS, can_pack(out, HS) && can_pack(qkv, HS));
     auto forward = HS <= 128 ? plain_forward<4> : plain_forward<8>;
     if (HS <= 64) forward = plain_forward<2>;
     if constexpr (sizeof(floatX) == 2) {
@@ -598,8 +598,9 @@ static void plain_backward(floatX* dqkv, float* D, const floatX* dout, const flo
 
 // dqkv, overwritten, from dout and the inputs and outputs of attention_forward.
 static inline void attention_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
-                                      const float* lse, int B, int T, int NH, int NKV, int HS) {
-    const Attention s = attention_of(B, T, NH, NKV, HS, false), k = attention_of(B, T, NH, NKV, HS, true);
+                                      const float* lse, Heads size) {
+    const Attention s = attention_of(size, false), k = attention_of(size, true);
+    const int HS = s.HS;
     const bool packed = can_pack(dqkv, HS) && can_pack(dout, HS) && can_pack(qkv, HS) && can_pack(out, HS);
     const int family = attention_family(HS, packed);
     auto backward = HS <= 128 ? plain_backward<4> : plain_backward<8>;
@@ -608,21 +609,21 @@ static inline void attention_backward(floatX* dqkv, const floatX* dout, const fl
         if (family == MMA_FAMILY) backward = HS == 64 ? flash_backward<64> : flash_backward<128>;
         if (family == WGMMA_FAMILY) backward = HS == 64 ? hopper_backward<64> : hopper_backward<128>;
     }
-    float* D = (float*)device_scratch((size_t)B * (size_t)NH * (size_t)T * sizeof(float));
+    float* D = (float*)device_scratch((size_t)s.heads * (size_t)s.T * sizeof(float));
     backward(dqkv, D, dout, qkv, out, lse, s, k);
 }
 
 // out (NH * HS) of the token at `position` of one sequence, from its row of qkv and the rows of cache
 // (T_max, 2 NKV * HS) before it; its own row is written.
-static inline void attention_decode(floatX* out, floatX* cache, const floatX* qkv, int position, int NH, int NKV,
-                                    int HS) {
-    const Attention s = attention_of(1, 1, NH, NKV, HS, false);
+static inline void attention_decode(floatX* out, floatX* cache, const floatX* qkv, int position, Heads size) {
+    const Attention s = attention_of(size, false);
+    const int HS = s.HS;
     const bool packed = can_pack(qkv, HS) && can_pack(cache, HS);
     const auto kernel = packed ? decode_kernel<widest<floatX>> : decode_kernel<1>;
     const int W = packed ? widest<floatX> : 1;
     int lanes = 1;
     while (lanes < 32 && lanes * W < HS) lanes *= 2;
-    launch(launch_shape((unsigned)NH, DECODE_THREADS, 10 * DECODE_THREADS * sizeof(float)), kernel, out, cache, qkv,
+    launch(launch_shape((unsigned)s.NH, DECODE_THREADS, 10 * DECODE_THREADS * sizeof(float)), kernel, out, cache, qkv,
            position, lanes, s);
 }
 
@@ -633,7 +634,8 @@ __global__ static void __launch_bounds__(256)
     if (i < n) cache[i] = qkv[i / stride * (queries + stride) + queries + i % stride];
 }
 
-static inline void attention_fill_cache(floatX* cache, const floatX* qkv, int T, int NH, int NKV, int HS) {
-    const int64_t n = (int64_t)T * 2 * NKV * HS;
-    launch(launch_shape(blocks_for(n, 256), 256), remember_kernel, cache, qkv, n, 2 * NKV * HS, NH * HS);
+static inline void attention_fill_cache(floatX* cache, const floatX* qkv, Heads size) {
+    const int stride = 2 * size.NKV * size.HS;
+    const int64_t n = (int64_t)size.T * stride;
+    launch(launch_shape(blocks_for(n, 256), 256), remember_kernel, cache, qkv, n, stride, size.NH * size.HS);
 }

@@ -43,6 +43,11 @@ later tokens.
 
 // ---- Heads, blocks, scratch -------------------------------------------------------------------------------------
 
+// B sequences of T tokens; NH query heads and NKV key/value heads of HS channels.
+typedef struct {
+    int B, T, NH, NKV, HS;
+} Heads;
+
 typedef struct {
     int B, T, NH, NKV, HS;
     int blocks; // in a sequence
@@ -51,11 +56,11 @@ typedef struct {
     float scale;
 } AttShape;
 
-static inline AttShape attention_shape(int B, int T, int NH, int NKV, int HS) {
-    AttShape s = {B, T, NH, NKV, HS, 0, 0, 0, 1.0f / sqrtf((float)HS)};
-    s.blocks = (T + ATT_BLOCK - 1) / ATT_BLOCK;
-    s.width = (int)round_up((size_t)HS, IN_WORDS ? (size_t)ATT_STEP : (size_t)ATT_LANES);
-    s.depth = IN_WORDS ? s.width / ATT_PACK : (int)round_up((size_t)HS, ATT_TURN);
+static inline AttShape attention_shape(Heads h) {
+    AttShape s = {h.B, h.T, h.NH, h.NKV, h.HS, 0, 0, 0, 1.0f / sqrtf((float)h.HS)};
+    s.blocks = (h.T + ATT_BLOCK - 1) / ATT_BLOCK;
+    s.width = (int)round_up((size_t)h.HS, IN_WORDS ? (size_t)ATT_STEP : (size_t)ATT_LANES);
+    s.depth = IN_WORDS ? s.width / ATT_PACK : (int)round_up((size_t)h.HS, ATT_TURN);
     return s;
 }
 
@@ -311,10 +316,10 @@ static inline void attention_forward_task(floatX* out, float* lse, const floatX*
 // out (B*T, NH*HS) and lse (B, NH, T), log sum_j e^S_ij, from qkv (B*T, (NH + 2 NKV) * HS): in each row the query
 // heads, the key heads, the value heads. B, T, NH, NKV, HS >= 1, NH a multiple of NKV. Ends the program when out of
 // memory.
-static inline void attention_forward(floatX* out, float* lse, const floatX* qkv, int B, int T, int NH, int NKV,
-                                     int HS) {
-    const AttShape s = attention_shape(B, T, NH, NKV, HS);
-    const int64_t heads = (int64_t)B * NH, parts = (s.blocks + ATT_TASK_BLOCKS - 1) / ATT_TASK_BLOCKS;
+static inline void attention_forward(floatX* out, float* lse, const floatX* qkv, Heads size) {
+    const AttShape s = attention_shape(size);
+    const int NH = s.NH;
+    const int64_t heads = (int64_t)s.B * NH, parts = (s.blocks + ATT_TASK_BLOCKS - 1) / ATT_TASK_BLOCKS;
     attention_choose_unit();
 #pragma omp parallel
     {
@@ -500,8 +505,8 @@ static inline BackwardTask backward_task(const AttShape* s, bool whole, int64_t 
 // dqkv, overwritten, from dout and the inputs and outputs of attention_forward. Shapes and conditions as there;
 // gradients have their arrays' shapes. Ends the program when out of memory.
 static inline void attention_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
-                                      const float* lse, int B, int T, int NH, int NKV, int HS) {
-    const AttShape s = attention_shape(B, T, NH, NKV, HS);
+                                      const float* lse, Heads size) {
+    const AttShape s = attention_shape(size);
     const BackwardArrays x = {dqkv, dout, qkv, out, lse};
     const bool whole = whole_heads(&s, openmp_threads());
     attention_choose_unit();
@@ -556,9 +561,10 @@ static inline void decode_head(floatX* RESTRICT out, float* RESTRICT sums, const
 
 // out (NH * HS) of the token at `position`, from 0, of one sequence, from its row of qkv ((NH + 2 NKV) * HS). A row of
 // cache (T_max, 2 NKV * HS), T_max > position, is the key heads and the value heads of a token: rows before `position`
-// belong to the earlier tokens, row `position` is written here. NH, NKV, HS as for attention_forward.
-static inline void attention_decode(floatX* out, floatX* cache, const floatX* qkv, int position, int NH, int NKV,
-                                    int HS) {
+// belong to the earlier tokens, row `position` is written here. NH, NKV, HS as for attention_forward; B and T are not
+// read.
+static inline void attention_decode(floatX* out, floatX* cache, const floatX* qkv, int position, Heads size) {
+    const int NH = size.NH, NKV = size.NKV, HS = size.HS;
     const int64_t stride = (int64_t)2 * NKV * HS;
     float* sums = scratch_memory(round_up((size_t)NH * (size_t)HS, 16));
     memcpy(cache + position * stride, qkv + (int64_t)NH * HS, (size_t)stride * sizeof(floatX));
@@ -571,9 +577,9 @@ static inline void attention_decode(floatX* out, floatX* cache, const floatX* qk
     free(sums);
 }
 
-// Rows 0 .. T - 1 of cache, as attention_decode leaves them, from the rows of qkv of a whole sequence.
-static inline void attention_fill_cache(floatX* cache, const floatX* qkv, int T, int NH, int NKV, int HS) {
-    const int64_t stride = (int64_t)2 * NKV * HS, row = (int64_t)NH * HS + stride;
-    for (int t = 0; t < T; t++)
-        memcpy(cache + t * stride, qkv + t * row + (int64_t)NH * HS, (size_t)stride * sizeof(floatX));
+// Rows 0 .. T - 1 of cache, as attention_decode leaves them, from the rows of qkv of a whole sequence. B is not read.
+static inline void attention_fill_cache(floatX* cache, const floatX* qkv, Heads size) {
+    const int64_t queries = (int64_t)size.NH * size.HS, stride = (int64_t)2 * size.NKV * size.HS;
+    for (int t = 0; t < size.T; t++)
+        memcpy(cache + t * stride, qkv + t * (queries + stride) + queries, (size_t)stride * sizeof(floatX));
 }

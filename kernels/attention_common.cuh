@@ -15,6 +15,11 @@ static const float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 
 // ---- The work of a block ----------------------------------------------------------------------------------------
 
+// As in attention.h.
+typedef struct {
+    int B, T, NH, NKV, HS;
+} Heads;
+
 typedef struct {
     int T, NH, NKV, HS;
     int heads;   // of all sequences: query heads, or key/value heads for the kernels that own keys

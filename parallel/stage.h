@@ -607,6 +607,13 @@ static inline void stage_free(Stage* stage) {
 Generation keeps keys and values of the text so far, (layers, streams, T, 2 NKV HS): every rank those of its heads.
 */
 
+// The heads of this rank, of each stream.
+static inline Heads heads_of(const Pass* pass) {
+    const Layout* layout = &pass->stage->layout;
+    const Heads h = {pass->acts->B, pass->acts->T, layout->NH, layout->NKV, model_head_size(&pass->stage->model)};
+    return h;
+}
+
 // The cache of one stream of a layer.
 static inline floatX* kv_cache(const Stage* stage, int layer, int stream) {
     return stage->cache + ((int64_t)layer * stage->layout.streams + stream) * kv_cache_layer_elements(stage);
@@ -616,21 +623,19 @@ static inline floatX* kv_cache(const Stage* stage, int layer, int stream) {
 static inline void kv_cache_fill(const Pass* pass, int layer) {
     const Stage* stage = pass->stage;
     const Activations* acts = pass->acts;
-    const int NH = stage->layout.NH, NKV = stage->layout.NKV, HS = model_head_size(&stage->model);
     for (int i = 0; i < stage->layout.streams; i++) {
         const floatX* qkv = layer_acts(acts, layer)->qkv + (int64_t)i * acts->tokens * qkv_size(stage);
-        attention_fill_cache(kv_cache(stage, layer, i), qkv, acts->T, NH, NKV, HS);
+        attention_fill_cache(kv_cache(stage, layer, i), qkv, heads_of(pass));
     }
 }
 
 // Attention of one token, the one at position acts->first, to itself and to the tokens before it.
 static inline void kv_cache_attend(const Pass* pass, int layer) {
     const Stage* stage = pass->stage;
-    const int NH = stage->layout.NH, NKV = stage->layout.NKV, HS = model_head_size(&stage->model);
     const LayerActivations* y = layer_acts(pass->acts, layer);
     for (int i = 0; i < stage->layout.streams; i++) {
+        floatX* out = y->attention + (int64_t)i * attn_out_size(stage);
         const floatX* qkv = y->qkv + (int64_t)i * qkv_size(stage);
-        attention_decode(y->attention + (int64_t)i * NH * HS, kv_cache(stage, layer, i), qkv, pass->acts->first, NH,
-                         NKV, HS);
+        attention_decode(out, kv_cache(stage, layer, i), qkv, pass->acts->first, heads_of(pass));
     }
 }

@@ -231,9 +231,9 @@ static void bench_products(const ModelConfig* m, int N) {
 
 // ---- Attention --------------------------------------------------------------------------------------------------
 
-static void attention(const Arrays* a) { attention_forward(a->out, a->f, a->x, a->B, a->T, a->NH, a->NKV, a->HS); }
+static void attention(const Arrays* a) { attention_forward(a->out, a->f, a->x, {a->B, a->T, a->NH, a->NKV, a->HS}); }
 static void attention_back(const Arrays* a) {
-    attention_backward(a->y, a->z, a->x, a->out, a->f, a->B, a->T, a->NH, a->NKV, a->HS);
+    attention_backward(a->y, a->z, a->x, a->out, a->f, {a->B, a->T, a->NH, a->NKV, a->HS});
 }
 
 static void bench_attention(const char* model, int B, int T, int NH, int NKV, int HS) {

@@ -147,13 +147,14 @@ static Buffers fill_buffers(int64_t large) {
 
 static void bench_attention(Buffers* f, int batch, int tokens, int heads, int key_heads, int size, int threads) {
     const double operations = 2.0 * batch * heads * (double)tokens * tokens * size;
+    const Heads h = {batch, tokens, heads, key_heads, size};
     double seconds[2][ROUNDS], part[2][ROUNDS];
     for (int round = -1; round < ROUNDS; round++) {
         const int i = round < 0 ? 0 : round;
         const double peak = fma_peak_flops(threads, 0.02), start = seconds_now();
-        attention_forward(f->y, f->master, f->x, batch, tokens, heads, key_heads, size);
+        attention_forward(f->y, f->master, f->x, h);
         const double middle = seconds_now();
-        attention_backward(f->z, f->u, f->x, f->y, f->master, batch, tokens, heads, key_heads, size);
+        attention_backward(f->z, f->u, f->x, f->y, f->master, h);
         seconds[0][i] = middle - start;
         seconds[1][i] = seconds_now() - middle;
         part[0][i] = operations / seconds[0][i] / peak;

@@ -153,7 +153,7 @@ typedef struct {
 static void run_forward(Results* r, const Case* c, const ShardedBuffer& qkv) {
     Device<floatX> d_qkv(qkv, c->shift), d_out(out_size(c), c->shift);
     Device<float> d_lse(lse_size(c));
-    attention_forward(d_out.p, d_lse.p, d_qkv.p, c->B, c->T, c->NH, c->NKV, c->HS);
+    attention_forward(d_out.p, d_lse.p, d_qkv.p, {c->B, c->T, c->NH, c->NKV, c->HS});
     r->out = d_out.get();
     r->lse = d_lse.get();
 }
@@ -162,7 +162,7 @@ static void run_forward(Results* r, const Case* c, const ShardedBuffer& qkv) {
 static void run_backward(Results* r, const Case* c, const ShardedBuffer& qkv, const ShardedBuffer& dout) {
     Device<floatX> d_qkv(qkv, c->shift), d_out(r->out, c->shift), d_dout(dout, c->shift), d_dqkv(qkv_size(c), c->shift);
     Device<float> d_lse(r->lse);
-    attention_backward(d_dqkv.p, d_dout.p, d_qkv.p, d_out.p, d_lse.p, c->B, c->T, c->NH, c->NKV, c->HS);
+    attention_backward(d_dqkv.p, d_dout.p, d_qkv.p, d_out.p, d_lse.p, {c->B, c->T, c->NH, c->NKV, c->HS});
     r->dqkv = d_dqkv.get();
 }
 
@@ -178,7 +178,7 @@ static void test_backward(Results* r, const Case* c, const ShardedBuffer& qkv, c
     const Floats got = floats_of(r->dqkv), x = floats_of(qkv), y = floats_of(dout);
     HostBuffer host((size_t)qkv_size(c), reference::to_floatX(NAN));
     reference::attention_backward(host.data(), on_host(dout).data(), on_host(qkv).data(), on_host(r->out).data(),
-                                  r->lse.data(), c->B, c->T, c->NH, c->NKV, c->HS);
+                                  r->lse.data(), {c->B, c->T, c->NH, c->NKV, c->HS});
     const Floats want = floats_of(host);
     const int k = c->NH, v = k + c->NKV, end = v + c->NKV;
     const bool plain = family == PLAIN_FAMILY;
@@ -198,7 +198,7 @@ static void test_case(const Case* c) {
     run_forward(&r, c, qkv);
     HostBuffer host((size_t)out_size(c), reference::to_floatX(NAN));
     Floats lse((size_t)lse_size(c), NAN);
-    reference::attention_forward(host.data(), lse.data(), on_host(qkv).data(), c->B, c->T, c->NH, c->NKV, c->HS);
+    reference::attention_forward(host.data(), lse.data(), on_host(qkv).data(), {c->B, c->T, c->NH, c->NKV, c->HS});
     const Floats out = floats_of(host);
     // wgmma's tiles are wider than the CPU's, so with a second one p has another largest score when it is rounded.
     const char* roundings = family == PLAIN_FAMILY ? "CB" : "BB";
@@ -219,7 +219,7 @@ static void test_huge_scores(const Case* c) {
     const Results r = run(c, qkv, dout);
     HostBuffer out((size_t)out_size(c));
     Floats lse((size_t)lse_size(c));
-    reference::attention_forward(out.data(), lse.data(), on_host(qkv).data(), c->B, c->T, c->NH, c->NKV, c->HS);
+    reference::attention_forward(out.data(), lse.data(), on_host(qkv).data(), {c->B, c->T, c->NH, c->NKV, c->HS});
     const double sum = U32 * (sqrt(c->HS) + 8); // of HS terms of random sign
     check_close("huge scores: lse", r.lse, lse, sum, sum);
     const double u = family == PLAIN_FAMILY ? 0 : U;
@@ -282,15 +282,15 @@ static void test_decode(const Case* c) {
     for (int t = 0; t < c->T; t++) {
         d_qkv.set(ShardedBuffer(qkv.begin() + t * row_size(c), qkv.begin() + (t + 1) * row_size(c)));
         d_out.set(ShardedBuffer((size_t)width, (floatX)NAN));
-        attention_decode(d_out.p, d_cache.p, d_qkv.p, t, c->NH, c->NKV, c->HS);
+        attention_decode(d_out.p, d_cache.p, d_qkv.p, t, {1, 1, c->NH, c->NKV, c->HS});
         const Floats row = floats_of(d_out.get());
         got.insert(got.end(), row.begin(), row.end());
-        reference::attention_decode(want.data() + t * width, cache.data(), x.data() + t * row_size(c), t, c->NH, c->NKV,
-                                    c->HS);
+        reference::attention_decode(want.data() + t * width, cache.data(), x.data() + t * row_size(c), t,
+                                    {1, 1, c->NH, c->NKV, c->HS});
     }
     const double E = float32_error(c, floats_of(qkv));
     compare_after("decode", c, got, floats_of(want), E, 0, "B");
-    reference::attention_forward(want.data(), lse.data(), x.data(), 1, c->T, c->NH, c->NKV, c->HS);
+    reference::attention_forward(want.data(), lse.data(), x.data(), {1, c->T, c->NH, c->NKV, c->HS});
     compare_after("rows", c, got, floats_of(want), 2 * E, 0, "CB");
     const ShardedBuffer kept = d_cache.get();
     bool same = true;
@@ -302,7 +302,7 @@ static void test_decode(const Case* c) {
     check(same, "%-5s decode: the cache has the keys and values of %d tokens, and no more", floatX_name, c->T);
     Device<floatX> d_all((int64_t)c->T * row_size(c), c->shift), d_again((c->T + 1) * stride, c->shift);
     d_all.set(ShardedBuffer(qkv.begin(), qkv.begin() + (int64_t)c->T * row_size(c)));
-    attention_fill_cache(d_again.p, d_all.p, c->T, c->NH, c->NKV, c->HS);
+    attention_fill_cache(d_again.p, d_all.p, {1, c->T, c->NH, c->NKV, c->HS});
     const ShardedBuffer again = d_again.get();
     same = memcmp(again.data(), kept.data(), (size_t)(c->T * stride) * sizeof(floatX)) == 0;
     for (int64_t i = 0; i < stride; i++) same = same && isnan((float)again[(size_t)(c->T * stride + i)]);
@@ -351,8 +351,8 @@ static void test_sections(void) {
     bool good = true;
     for (int T = 1; T <= 1 << 20; T *= 2) {
         for (int group = 1; group <= 4; group *= 2) {
-            const Attention q = attention_of(3, T, 4, 4 / group, 128, false);
-            const Attention k = attention_of(3, T, 4, 4 / group, 128, true);
+            const Attention q = attention_of({3, T, 4, 4 / group, 128}, false);
+            const Attention k = attention_of({3, T, 4, 4 / group, 128}, true);
             const int64_t head = (int64_t)2 * T * 128 * (int64_t)sizeof(floatX), size = 16 << 20;
             good = good && q.heads == 12 && k.heads == 12 / group && q.section % group == 0;
             good = good && q.section >= group && q.section <= 12 && k.section >= 1 && k.section <= k.heads;
@@ -439,7 +439,7 @@ static void test_refusal(const char* asked, int HS, const char* says) {
     const pid_t child = fork();
     if (child == 0) {
         asked ? setenv("ATTENTION", asked, 1) : unsetenv("ATTENTION");
-        attention_forward(NULL, NULL, NULL, 1, 1, 1, 1, HS);
+        attention_forward(NULL, NULL, NULL, {1, 1, 1, 1, HS});
         _exit(0);
     }
     waitpid(child, &status, 0);
@@ -483,10 +483,10 @@ static void test_choice(void) {
 // No sequences, or no tokens: no kernel is launched, and no memory is touched.
 static void test_nothing(void) {
     const int HS = *attention_asked() >= MMA_FAMILY ? 128 : 33;
-    attention_forward(NULL, NULL, NULL, 0, 5, 2, 1, 64);
-    attention_forward(NULL, NULL, NULL, 2, 0, 2, 1, 64);
-    attention_backward(NULL, NULL, NULL, NULL, NULL, 0, 5, 2, 1, HS);
-    attention_backward(NULL, NULL, NULL, NULL, NULL, 2, 0, 2, 1, HS);
+    attention_forward(NULL, NULL, NULL, {0, 5, 2, 1, 64});
+    attention_forward(NULL, NULL, NULL, {2, 0, 2, 1, 64});
+    attention_backward(NULL, NULL, NULL, NULL, NULL, {0, 5, 2, 1, HS});
+    attention_backward(NULL, NULL, NULL, NULL, NULL, {2, 0, 2, 1, HS});
     check(true, "no sequences and no tokens are no work");
 }
 

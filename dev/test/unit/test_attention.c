@@ -22,14 +22,10 @@ within its bound of the exact result, are within the sum of their bounds of each
 #include "test.h"
 #include "../../../kernels/attention.h"
 
-typedef struct {
-    int B, T, NH, NKV, HS;
-} Shape;
-
-static int heads_of(const Shape* s) { return s->NH + 2 * s->NKV; }
-static int64_t out_size(const Shape* s) { return (int64_t)s->B * s->T * s->NH * s->HS; }
-static int64_t lse_size(const Shape* s) { return (int64_t)s->B * s->T * s->NH; }
-static int64_t qkv_size(const Shape* s) { return (int64_t)s->B * s->T * heads_of(s) * s->HS; }
+static int row_heads(const Heads* s) { return s->NH + 2 * s->NKV; }
+static int64_t out_size(const Heads* s) { return (int64_t)s->B * s->T * s->NH * s->HS; }
+static int64_t lse_size(const Heads* s) { return (int64_t)s->B * s->T * s->NH; }
+static int64_t qkv_size(const Heads* s) { return (int64_t)s->B * s->T * row_heads(s) * s->HS; }
 
 static float* floats(int64_t n) { return (float*)checked_malloc((size_t)n * sizeof(float), "a test"); }
 static double* doubles(int64_t n) { return (double*)checked_calloc((size_t)n, sizeof(double), "a test"); }
@@ -65,8 +61,8 @@ typedef struct {
 } Reference;
 
 // One query head of one sequence; adds to dqkv and m_dqkv.
-static void reference_head(Reference* r, const double* qkv, const double* dout, const Shape* s, int b, int h) {
-    const int T = s->T, HS = s->HS, row = heads_of(s) * HS, kv = h / (s->NH / s->NKV);
+static void reference_head(Reference* r, const double* qkv, const double* dout, const Heads* s, int b, int h) {
+    const int T = s->T, HS = s->HS, row = row_heads(s) * HS, kv = h / (s->NH / s->NKV);
     const int at_q = h * HS, at_k = (s->NH + kv) * HS, at_v = (s->NH + s->NKV + kv) * HS;
     const double scale = 1 / sqrt((double)HS);
     const double* x = qkv + (int64_t)b * T * row;
@@ -119,7 +115,7 @@ static void reference_head(Reference* r, const double* qkv, const double* dout, 
     free(p);
 }
 
-static Reference reference(const double* qkv, const double* dout, const Shape* s) {
+static Reference reference(const double* qkv, const double* dout, const Heads* s) {
     Reference r = {doubles(out_size(s)), doubles(lse_size(s)), doubles(qkv_size(s)),
                    doubles(out_size(s)), doubles(qkv_size(s)), 0};
     for (int b = 0; b < s->B; b++) {
@@ -130,7 +126,7 @@ static Reference reference(const double* qkv, const double* dout, const Shape* s
 
 static void reference_free(Reference* r) { free(r->out), free(r->lse), free(r->dqkv), free(r->m_out), free(r->m_dqkv); }
 
-static double reference_loss(const double* qkv, const double* dout, const Shape* s) {
+static double reference_loss(const double* qkv, const double* dout, const Heads* s) {
     Reference r = reference(qkv, dout, s);
     double loss = 0;
     for (int64_t i = 0; i < out_size(s); i++) loss += r.out[i] * dout[i];
@@ -141,7 +137,7 @@ static double reference_loss(const double* qkv, const double* dout, const Shape*
 // Central differences of loss = sum out * dout. With step h the error is h^2 / 6 times a third derivative (about 1
 // here, so 2e-11) and 2^-53 * |loss| / h (about 1e-11 * 20).
 static void test_reference(void) {
-    const Shape s = {2, 7, 6, 2, 3};
+    const Heads s = {2, 7, 6, 2, 3};
     const double h = 1e-5;
     floatX *x = random_values(qkv_size(&s), 1), *y = random_values(out_size(&s), 2);
     double *qkv = to_double(x, qkv_size(&s)), *dout = to_double(y, out_size(&s)), worst = 0;
@@ -168,19 +164,19 @@ typedef struct {
     floatX* dqkv;
 } Run;
 
-static void run_kernels(Run* r, const Shape* s) {
+static void run_kernels(Run* r, const Heads* s) {
     fill_with_nan(r->out, out_size(s)); // everything has to be written
     fill_with_nan(r->dqkv, qkv_size(s));
     for (int64_t i = 0; i < lse_size(s); i++) r->lse[i] = NAN;
-    attention_forward(r->out, r->lse, r->qkv, s->B, s->T, s->NH, s->NKV, s->HS);
-    attention_backward(r->dqkv, r->dout, r->qkv, r->out, r->lse, s->B, s->T, s->NH, s->NKV, s->HS);
+    attention_forward(r->out, r->lse, r->qkv, *s);
+    attention_backward(r->dqkv, r->dout, r->qkv, r->out, r->lse, *s);
 }
 
 // q and k scaled so that scores are about `logits`.
-static Run run_new(const Shape* s, float logits) {
+static Run run_new(const Heads* s, float logits) {
     Run r = {random_values(qkv_size(s), 3), random_values(out_size(s), 4), values(out_size(s)), floats(lse_size(s)),
              values(qkv_size(s))};
-    const int64_t row = (int64_t)heads_of(s) * s->HS;
+    const int64_t row = (int64_t)row_heads(s) * s->HS;
     for (int64_t i = 0; i < qkv_size(s); i++) {
         if (i % row < (int64_t)(s->NH + s->NKV) * s->HS) r.qkv[i] = linear(r.qkv[i], sqrtf(logits), 0);
     }
@@ -213,22 +209,22 @@ static double lse_error(const float* got, const double* exact, int64_t n) {
 }
 
 // The bound of the header, where that many roundings to floatX are on the way.
-static double bound_of(const Reference* r, const Shape* s, int roundings) {
+static double bound_of(const Reference* r, const Heads* s, int roundings) {
     const double bound = 4 * 0x1p-24 * (2 * r->s_max + sqrt(s->T) + 8);
     return IN_BF16 ? (bound + roundings * 0x1p-8) * (1 + 4 * 0x1p-8) : bound;
 }
 
 // The gradients of heads [first, last) of the rows of dqkv.
-static double gradient_error(const Run* run, const Reference* r, const Shape* s, int first, int last) {
+static double gradient_error(const Run* run, const Reference* r, const Heads* s, int first, int last) {
     double worst = 0;
     for (int64_t row = 0; row < (int64_t)s->B * s->T; row++) {
-        const int64_t at = (row * heads_of(s) + first) * s->HS, n = (int64_t)(last - first) * s->HS;
+        const int64_t at = (row * row_heads(s) + first) * s->HS, n = (int64_t)(last - first) * s->HS;
         worst = fmax(worst, scaled_error(run->dqkv + at, r->dqkv + at, r->m_dqkv + at, n));
     }
     return worst;
 }
 
-static void test_shape(Shape s, float logits) {
+static void test_shape(Heads s, float logits) {
     Run run = run_new(&s, logits);
     double *qkv = to_double(run.qkv, qkv_size(&s)), *dout = to_double(run.dout, out_size(&s));
     Reference r = reference(qkv, dout, &s);
@@ -258,15 +254,15 @@ static bool same_floats(const float* a, const float* b, int64_t n) {
     return memcmp(a, b, (size_t)n * sizeof(float)) == 0;
 }
 
-static bool same_run(const Run* a, const Run* b, const Shape* s) {
+static bool same_run(const Run* a, const Run* b, const Heads* s) {
     return same_bits(a->out, b->out, out_size(s)) && same_floats(a->lse, b->lse, lse_size(s)) &&
            same_bits(a->dqkv, b->dqkv, qkv_size(s));
 }
 
 #ifdef _OPENMP
-static void test_threads(Shape s) {
+static void test_threads(Heads s) {
     const int threads_before = omp_get_max_threads(), counts[] = {1, 2, 3, 7, 16};
-    const AttShape shape = attention_shape(s.B, s.T, s.NH, s.NKV, s.HS);
+    const AttShape shape = attention_shape(s);
     bool same = true, whole = false, split = false;
     omp_set_num_threads(1);
     Run one = run_new(&s, 1);
@@ -288,9 +284,9 @@ static void test_threads(Shape s) {
 #endif
 
 // Each sequence of a batch alone.
-static void test_batch(Shape s) {
+static void test_batch(Heads s) {
     Run all = run_new(&s, 1);
-    Shape one = s;
+    Heads one = s;
     one.B = 1;
     bool same = true;
     for (int b = 0; b < s.B; b++) {
@@ -308,8 +304,8 @@ static void test_batch(Shape s) {
 
 // Whatever comes from token t on (other numbers, or no tokens at all) changes no bit of the outputs before, and with
 // dout = 0 from t on it changes no gradient before.
-static void test_causal(Shape s, int t) {
-    const int64_t row = (int64_t)heads_of(&s) * s.HS, out_row = (int64_t)s.NH * s.HS;
+static void test_causal(Heads s, int t) {
+    const int64_t row = (int64_t)row_heads(&s) * s.HS, out_row = (int64_t)s.NH * s.HS;
     Run a = run_new(&s, 1), b = run_new(&s, 1);
     for (int64_t i = t * out_row; i < out_size(&s); i++) a.dout[i] = b.dout[i] = to_floatX(0);
     for (int64_t i = t * row; i < qkv_size(&s); i++) b.qkv[i] = linear(b.qkv[i], 50, 1);
@@ -319,7 +315,7 @@ static void test_causal(Shape s, int t) {
     for (int h = 0; h < s.NH; h++) same = same && same_floats(a.lse + h * s.T, b.lse + h * s.T, t);
     check(same, "tokens from %d on change no bit before them  T %d HS %d", t, s.T, s.HS);
     check(!same_bits(a.out + t * out_row, b.out + t * out_row, out_row), "but they do change token %d", t);
-    Shape prefix = s;
+    Heads prefix = s;
     prefix.T = t;
     run_kernels(&b, &prefix); // b's first t tokens are a's
     same = same_bits(a.out, b.out, t * out_row) && same_bits(a.dqkv, b.dqkv, t * row);
@@ -333,17 +329,16 @@ static void test_causal(Shape s, int t) {
 enum { SPARE_ROWS = 2 }; // of the cache, beyond the sequence
 
 // out (T, NH * HS) and cache, which begins as NaN, so that a row that is read before it is written shows.
-static void decode_sequence(floatX* out, floatX* cache, const floatX* qkv, const Shape* s) {
-    const int64_t row = (int64_t)heads_of(s) * s->HS, cache_row = (int64_t)2 * s->NKV * s->HS;
+static void decode_sequence(floatX* out, floatX* cache, const floatX* qkv, const Heads* s) {
+    const int64_t row = (int64_t)row_heads(s) * s->HS, cache_row = (int64_t)2 * s->NKV * s->HS;
     fill_with_nan(cache, (s->T + SPARE_ROWS) * cache_row);
     fill_with_nan(out, out_size(s));
-    for (int t = 0; t < s->T; t++)
-        attention_decode(out + (int64_t)t * s->NH * s->HS, cache, qkv + t * row, t, s->NH, s->NKV, s->HS);
+    for (int t = 0; t < s->T; t++) attention_decode(out + (int64_t)t * s->NH * s->HS, cache, qkv + t * row, t, *s);
 }
 
 // Rows 0 .. T - 1 of the cache are the keys and values of qkv, bit for bit; the others are still NaN.
-static bool cache_is_right(const floatX* cache, const floatX* qkv, const Shape* s) {
-    const int64_t row = (int64_t)heads_of(s) * s->HS, cache_row = (int64_t)2 * s->NKV * s->HS;
+static bool cache_is_right(const floatX* cache, const floatX* qkv, const Heads* s) {
+    const int64_t row = (int64_t)row_heads(s) * s->HS, cache_row = (int64_t)2 * s->NKV * s->HS;
     bool right = true;
     for (int t = 0; t < s->T; t++)
         right = right && same_bits(cache + t * cache_row, qkv + t * row + (int64_t)s->NH * s->HS, cache_row);
@@ -352,7 +347,7 @@ static bool cache_is_right(const floatX* cache, const floatX* qkv, const Shape* 
     return right;
 }
 
-static void test_decode(Shape s, float logits) {
+static void test_decode(Heads s, float logits) {
     Run run = run_new(&s, logits);
     double *qkv = to_double(run.qkv, qkv_size(&s)), *dout = to_double(run.dout, out_size(&s));
     Reference r = reference(qkv, dout, &s);
@@ -369,7 +364,7 @@ static void test_decode(Shape s, float logits) {
     check(error <= both, "decode against forward  %-29s error %.2e  bound %.2e", what, error, both);
     check(cache_is_right(cache, run.qkv, &s), "decode  %s: the cache has the keys and values, and nothing more", what);
     fill_with_nan(cache, kv_cache_layer_elements);
-    attention_fill_cache(cache, run.qkv, s.T, s.NH, s.NKV, s.HS);
+    attention_fill_cache(cache, run.qkv, s);
     check(cache_is_right(cache, run.qkv, &s), "remember  %s: the same of all tokens at once", what);
 #ifdef _OPENMP
     floatX *out_n = values(out_size(&s)), *cache_n = values(kv_cache_layer_elements);
@@ -391,8 +386,8 @@ static void test_decode(Shape s, float logits) {
 
 // What is known without a formula: one token gets its own value; equal keys give the mean of the values.
 static void test_decode_known(void) {
-    const Shape s = {1, 130, 4, 2, 7};
-    const int64_t row = (int64_t)heads_of(&s) * s.HS, group = s.NH / s.NKV;
+    const Heads s = {1, 130, 4, 2, 7};
+    const int64_t row = (int64_t)row_heads(&s) * s.HS, group = s.NH / s.NKV;
     floatX *qkv = random_values(qkv_size(&s), 5), *out = values(out_size(&s));
     floatX* cache = values((int64_t)(s.T + SPARE_ROWS) * 2 * s.NKV * s.HS);
     for (int t = 0; t < s.T; t++) {
@@ -515,7 +510,7 @@ static void test_products(AttUnit unit) {
 
 // P is rounded for P V, but not for its sum l: of two keys with scores -x, 0 and values 1, 0 O is known to the bit.
 static void test_rounded_p(void) {
-    const Shape s = {1, 2, 64, 64, 1};
+    const Heads s = {1, 2, 64, 64, 1};
     floatX *qkv = values(qkv_size(&s)), *out = values(out_size(&s));
     float* lse = floats(lse_size(&s));
     int wrong = 0, others = 0; // others: that differ where P is not rounded
@@ -525,7 +520,7 @@ static void test_rounded_p(void) {
         const float numbers[] = {1, key, 1 - (float)token}; // query, key, value
         qkv[i] = to_floatX(numbers[part]);
     }
-    attention_forward(out, lse, qkv, s.B, s.T, s.NH, s.NKV, s.HS);
+    attention_forward(out, lse, qkv, s);
     for (int head = 0; head < s.NH; head++) {
         const float p = fast_exp(-(float)(head + 1) / 32), inverse = 1 / (p + 1), got = to_float(out[s.NH + head]);
         wrong += got != to_float(to_floatX(to_float(to_floatX(p)) * inverse));
@@ -554,11 +549,11 @@ static void test_words(void) {
 }
 // The whole of attention by every unit of this machine, and by AMX in C.
 static void test_unit(AttUnit unit) {
-    const Shape shapes[] = {{1, 65, 4, 2, 16}, {1, 130, 2, 1, 64}, {2, 100, 3, 1, 7}, {1, 70, 2, 2, 80}};
+    const Heads shapes[] = {{1, 65, 4, 2, 16}, {1, 130, 2, 1, 64}, {2, 100, 3, 1, 7}, {1, 70, 2, 2, 80}};
     attention_unit = unit;
     for (int i = 0; i < 4; i++) test_shape(shapes[i], 1);
 #ifdef _OPENMP
-    const Shape few = {1, 300, 4, 2, 48};
+    const Heads few = {1, 300, 4, 2, 48};
     test_threads(few);
 #endif
     attention_unit = ATT_ANY;
@@ -573,30 +568,30 @@ int main(void) {
     for (int t = 0; t < 5; t++) {
         for (int i = 0; i < 5; i++) {
             const int group = 1 + (t + i) % 3, kv_heads = 1 + (t + 2 * i) % 2;
-            const Shape s = {1 + (t + i) % 2, lengths[t], group * kv_heads, kv_heads, sizes[i]};
+            const Heads s = {1 + (t + i) % 2, lengths[t], group * kv_heads, kv_heads, sizes[i]};
             test_shape(s, 1);
         }
     }
-    const Shape blocks[] = {{1, 64, 2, 2, 32},   {1, 256, 2, 1, 64}, {1, 193, 3, 1, 128},
+    const Heads blocks[] = {{1, 64, 2, 2, 32},   {1, 256, 2, 1, 64}, {1, 193, 3, 1, 128},
                             {2, 100, 6, 2, 200}, {2, 300, 2, 2, 7},  {1, 600, 6, 3, 17}};
     for (int i = 0; i < 6; i++) test_shape(blocks[i], 1);
-    const Shape large = {1, 150, 4, 2, 64};
+    const Heads large = {1, 150, 4, 2, 64};
     test_shape(large, 30); // scores to about +-100
     test_shape(large, 1000);
 
-    const Shape batch = {3, 77, 4, 2, 24}, causal = {1, 150, 4, 2, 20};
+    const Heads batch = {3, 77, 4, 2, 24}, causal = {1, 150, 4, 2, 20};
     test_batch(batch);
     test_causal(causal, 149);
     test_causal(causal, 64);
     test_causal(causal, 37);
-    const Shape sequences[] = {{1, 1, 1, 1, 1},   {1, 1, 6, 3, 5},   {1, 2, 4, 4, 16},   {1, 64, 4, 1, 33},
+    const Heads sequences[] = {{1, 1, 1, 1, 1},   {1, 1, 6, 3, 5},   {1, 2, 4, 4, 16},   {1, 64, 4, 1, 33},
                                {1, 65, 6, 2, 80}, {1, 130, 3, 3, 7}, {1, 193, 5, 1, 64}, {1, 300, 6, 2, 20}};
     for (int i = 0; i < 8; i++) test_decode(sequences[i], 1);
     test_decode(large, 30);
     test_decode(large, 1000);
     test_decode_known();
 #ifdef _OPENMP
-    const Shape few = {1, 300, 4, 2, 48}, many = {2, 131, 6, 3, 33};
+    const Heads few = {1, 300, 4, 2, 48}, many = {2, 131, 6, 3, 33};
     test_threads(few);
     test_threads(many);
 #endif
