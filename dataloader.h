@@ -26,7 +26,7 @@ The permutation must not cost memory (FineWeb has 10^8 sequences) nor time to se
                       8 rounds spread pairs of neighbours unevenly for 5 and 6 sequences, 10 or more do not. This
                       one has twelve. F is Philox, keyed by seed and epoch.
     cycle walking     2^2h is the first such power that is not below count. A result outside [0, count) is encrypted
-                      again until it is inside (Black and Rogaway 2002). It must be once, since the cycle it walks leads
+                      again until it is inside (Black and Rogaway 2002). Some result is, since the cycle it walks leads
                       back to the start, which is inside; and two starts cannot meet, since a permutation's cycles are
                       disjoint. As 2^2h <= 4 count, at most 4 encryptions are expected.
 */
@@ -70,7 +70,7 @@ typedef struct {
     int64_t count;          // sequences in an epoch, as many in each block
     int T, vocab;
     uint64_t seed;
-    bool shuffle; // false: the order of the files
+    bool shuffle; // false: sequence n is number n mod count, block by block in turn (Theory)
 } DataLoader;
 
 // The position in the stream at which sequence n of the run begins.
@@ -98,7 +98,7 @@ typedef enum { PART_ALL, PART_TRAINED, PART_HELD_OUT } Part; // the last two: se
 enum { HELD_OUT_BLOCKS = 64, HELD_OUT_SEQUENCES = 8, HELD_OUT_OF = 20 };
 
 // Makes a loader of sequences of T tokens from a part of the files, which stay open as long as it is used; up to `most`
-// blocks are held out. The order follows from seed; without shuffle it is the files' own. vocab is the model's: a token
+// blocks are held out. The order follows from seed; without shuffle blocks take turns. vocab is the model's: a token
 // that is not below it is an error, here if it is near the beginning of the part, else when its sequence is read.
 // False, *error filled, if the part, or a block of it, has fewer than T + 1 tokens.
 static inline bool dataloader_init(DataLoader* loader, const TokenFiles* files, Part part, int most, int T, int vocab,
@@ -120,15 +120,4 @@ static inline bool dataloader_init(DataLoader* loader, const TokenFiles* files, 
 
     int32_t tokens[4096]; // finds a wrong vocabulary now, not at the first validation
     return tokens_read(tokens, files, first, min_i64(4096, end - first), vocab, error);
-}
-
-// Whether two streams may have tokens of one vocabulary; if not, *error says why. bytes: the run has no vocabulary, so
-// a text's tokens are bytes; else texts are tokenized with the other stream's. A format that names no vocabulary agrees
-// with all.
-static inline bool streams_agree(const TokenFiles* a, const TokenFiles* b, bool bytes, Error* error) {
-    const TokenFormatFacts *of_a = &token_formats[a->format], *of_b = &token_formats[b->format];
-    const bool text_a = format_is_text(a->format), text_b = format_is_text(b->format), text = text_a || text_b;
-    if (text ? !bytes || text_a == text_b : of_a->vocab == of_b->vocab || !of_a->vocab || !of_b->vocab) return true;
-    return fail(error, "%s holds %s, but %s holds %s: their tokens do not mean the same%s", a->file[0].path, of_a->name,
-                b->file[0].path, of_b->name, text ? "; --tokenizer gives the text the vocabulary of the tokens" : "");
 }

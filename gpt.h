@@ -6,10 +6,7 @@ tensor ranks in parallel/tensor.h and parallel/vocab.h, the buffers in parallel/
 A micro-batch is computed as one part, or with --tp-comm-overlap as two halves in turn. Functions with a `pass` compute
 one part; those with `part`, an array, compute all, by each_part (parallel/halves.h) or branch_steps.
 
-Notation: B sequences of T tokens in a micro-batch, N = B T rows (in a CAAT-Net with several streams on a rank: of all
-streams); C channels, F of the mlp, NH query and NKV key/value heads of HS channels, V the vocabulary size. NH, NKV, F
-and V of a layout are this rank's, of each stream. R rows of the residual stream: N, or N / t with --sequence-parallel.
-Blocks are numbered over a stage; layer -1 is outside of them, before or after.
+Notation: as in parallel/stage.h. Blocks are numbered over a stage; layer -1 is outside of them, before or after.
 */
 #pragma once
 
@@ -58,7 +55,7 @@ static Norm norm_of(const Pass* pass, int layer, TensorKind w) {
     return w == NORM1_W ? norm1 : norm2;
 }
 
-// The norm of x. Where x is the sum that is pending, one kernel computes both.
+// The norm of x, by the table of kernels/norms.h. Where x is the sum that is pending, one kernel computes both.
 static void await_sum_and_norm(const Pass* pass, int layer, TensorKind w) {
     const ModelConfig* m = &pass->stage->model;
     const int R = pass->acts->R;
@@ -153,8 +150,8 @@ static void chunk_forward(Stage* stage, Activations* acts) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Backward. A pass computes DGRAD, WGRAD (parallel/stage.h) or both: then WGRAD is computed while DGRAD's all-reduce
-// over the tensor ranks is in flight. g->dx (R, C), the gradient of the residual stream, goes down through the
+// Backward. A pass computes DGRAD, WGRAD (parallel/stage.h) or both: then WGRAD is computed while DGRAD's sum over
+// the tensor ranks is in flight. g->dx (R, C), the gradient of the residual stream, goes down through the
 // branches: each adds its share,
 //
 //     dx += norm'(f'(dx W2) W1)      of a branch f(norm(x) W1^T) W2^T.
@@ -291,7 +288,7 @@ static void chunk_backward(const Pass* pass) {
     Pass part[HALVES]; // of the micro-batch
     pass_parts(part, pass);
     if (chunk->last) head_backward(part);
-    if (pass->computes & DGRAD) each_part(part, end - 1, row_parallel_output_grad_start);
+    if (pass->computes & DGRAD) each_part(part, end - 1, row_parallel_output_grad_start); // of the last mlp
     for (int l = end - 1; l >= chunk->begin; l--) block_backward(part, l);
     if (chunk->first && (pass->computes & WGRAD)) vocab_parallel_embedding_backward(part);
 }

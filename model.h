@@ -50,7 +50,7 @@ static const Architecture architectures[ARCHS] = {
     {"llama", "llama", HUB_LLAMA, NORM_RMSNORM, POSITION_ROPE, ACTIVATION_SWIGLU, false, false},
 };
 
-// Made by model_gpt2 or model_llama, or read from options or a config.json; fields are then set by name.
+// Made by model_of, a row of model_presets, options or a config.json; fields are then set by name.
 typedef struct {
     const char* name;
     Arch arch;
@@ -242,7 +242,7 @@ typedef enum {
 // the name is Megatron's, which writes the weight as (in, out). A row-parallel one is cut along its columns.
 typedef enum { REPLICATED, COLUMN_PARALLEL, ROW_PARALLEL } Parallel;
 
-// A set of parts. Tensor ranks with the same values of a tensor sum its gradient, of which each sees only the part of
+// A set. Tensor ranks with the same values of a tensor sum its gradient where each sees only the terms of
 // its rows (with sequence parallelism), of its streams (in a CAAT-Net: parallel.h), or of its heads (always).
 enum { GRAD_WHOLE = 0, GRAD_OF_ROWS = 1, GRAD_OF_STREAMS = 2, GRAD_OF_HEADS = 4 };
 
@@ -255,7 +255,7 @@ typedef struct {
     bool transposed;    // files hold (in, out): GPT-2's Conv1D
     Parallel parallel;
     int grad;  // GRAD_WHOLE, ...
-    int parts; // q, k, v in one matrix: each of the 3 parts is cut by itself
+    int parts; // matrices in one tensor (q, k, v: 3), each cut by itself; else 1
     double init_mean, init_std;
 } Tensor;
 

@@ -36,10 +36,10 @@ Buckets. Gradients are summed over the data group in buckets: one for each block
 final norm and the head, in memory order, padded to a multiple of 16 d elements. With ZeRO (Rajbhandari et al. 2020)
 data rank r owns the r-th part of each bucket: it alone keeps the optimizer's moments of it and updates it.
 
-CAAT-Net (Lamprecht et al. 2025). The model has N residual streams, one for each of N tensor-parallel ranks; only the
-first S = floor(fraction C) channels of a row-parallel layer's output are summed (caat_channels). On t < N
-ranks, a rank holds N / t streams, one after the other: every matrix is still cut in N, and a rank has N / t cuts of
-it, a slice each. The work that each of N ranks would do alone is done once for each stream.
+CAAT-Net (Lamprecht et al. 2025). The model has M residual streams, one for each of M tensor-parallel ranks; only the
+first S = floor(fraction C) channels of a row-parallel layer's output are summed (caat_channels). On t < M
+ranks, a rank holds M / t streams, one after the other: every matrix is still cut in M, and a rank has M / t cuts of
+it, a slice each. The work that each of M ranks would do alone is done once for each stream.
 
 Layout. One walk over the list of model.h gives each held tensor its slice and its offset in one parameter buffer.
 Initial values, reductions, gradient norm, update and checkpoints all use this table. So a checkpoint knows logical
@@ -86,9 +86,9 @@ static inline int mesh_rank_in_site(const Mesh* mesh) { return mesh->data % mesh
 
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } Recompute;
 
-// CAAT-Net's partial sums. They belong to the model: with another N or fraction the same weights are another function.
+// CAAT-Net's partial sums. They belong to the model: with another M or fraction the same weights are another function.
 typedef struct {
-    int ranks;       // N, the streams of the model; 0: not a CAAT-Net
+    int ranks;       // M, the streams of the model; 0: not a CAAT-Net
     double fraction; // the part of the channels that is shared
     bool narrow;     // gradients of shared channels are summed in floatX, not in float32
 } CaatConfig;
@@ -144,7 +144,7 @@ typedef struct {
     int64_t seed; // of the rounding
 } OptimizerConfig;
 
-// CAAT-Net's streams on each rank, 1 for other models; cuts of a matrix over all tensor ranks.
+// CAAT-Net's streams on each rank, 1 for other models. tp_cuts: the cuts of a matrix over all tensor ranks.
 static inline int streams_per_rank(const ParallelConfig* parallel) {
     return parallel->caat.ranks ? parallel->caat.ranks / parallel->mesh.t : 1;
 }
@@ -259,7 +259,7 @@ typedef struct {
     int64_t rows, cols; // of this rank's slice
     int64_t rows_used;  // the rest is padding of the vocabulary
     int cut, copies;    // the number of the cut, and how many consecutive tensor ranks hold it
-    int stream;         // of this rank, that it belongs to; 0 where all share it
+    int stream;         // the rank's stream that this slice is of; 0 where all share it
     int64_t offset;     // of the slice in the parameter buffer, in elements
     int bucket;
 } Slice;
@@ -289,7 +289,7 @@ typedef struct {
     Bucket* bucket;
     int64_t elements;             // of the parameter buffer
     bool first_stage, last_stage; // holds the embedding, holds the head
-    int streams;                  // residual streams
+    int streams;                  // residual streams of this rank
     int NH, NKV, F, V;            // of each stream: heads, mlp channels, rows of the vocabulary
     int vocab_offset;             // the first token of this rank's rows of the vocabulary
     int vocabulary, shared;       // of the model; channels that all streams share, if it is a CAAT-Net
@@ -517,15 +517,6 @@ static inline int64_t bucket_shard_size(const Layout* layout, int bucket) {
 static inline int64_t bucket_shard_begin(const Layout* layout, int bucket) {
     return layout->bucket[bucket].offset +
            mesh_rank_in_site(&layout->parallel.mesh) * bucket_shard_size(layout, bucket);
-}
-
-// The elements [begin, end) of a slice that this rank updates, counted from its first: all, or with ZeRO its overlap
-// with this rank's shard of the bucket, which may be empty.
-static inline void slice_updated_part(const Layout* layout, const Slice* slice, int64_t* begin, int64_t* end) {
-    const int64_t size = bucket_shard_size(layout, slice->bucket), n = slice_elements(slice);
-    const int64_t shard = bucket_shard_begin(layout, slice->bucket) - slice->offset;
-    *begin = layout->parallel.zero ? min_i64(max_i64(0, shard), n) : 0;
-    *end = layout->parallel.zero ? max_i64(*begin, min_i64(n, shard + size)) : n;
 }
 
 // One of the ranks that hold the same slice counts it in norms and writes it to checkpoints: the first of its copies

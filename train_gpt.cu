@@ -2,7 +2,7 @@
 train_gpt.cu: trains a GPT in tensor, pipeline and data parallel. The file to read first, from top to bottom:
 
     1. main, the training loop, a step, which executes a schedule
-    2. the actions   of which a schedule is made: forward, backward, all-reduce of gradients, norm, update
+    2. the actions   of which a schedule is made: forward, backward, the wait for gradients' sums, norm, update
     3. around them   validation, evaluation, inference
 
 A process is one rank of a mesh of t tensor, d data and p pipeline ranks; a process started alone is the mesh 1 x 1 x 1.
@@ -27,7 +27,7 @@ state, row statistics and losses are float32 everywhere. The host reads a kernel
 
 // A run of a schedule: what it hands from one action to the next. Sums over the micro-batches are in stage.sums.
 typedef struct {
-    double started, waited; // when it began; seconds spent waiting for other stages
+    double started, waited; // when it began, and how long the rank had waited for other stages by then
     double grad_scale;      // factor on the gradient in the update: clipping
 } StepProgress;
 
@@ -99,24 +99,24 @@ static void train_step(Trainer* t) {
     trace_span(t->tracing, "step", "step", (int)t->step + 1, started, seconds_now());
     t->step++;
     t->sequences += batch;
-    if (t->skipped) recast_parameters(&t->stage, t->settings.seed, t->step); // bf16: rounded by the step's number
+    if (t->skipped) recast_parameters(&t->stage, t->settings.seed, t->step); // as a run resumed here rounds its bf16
     const int64_t merged = t->stage.async ? async_dp_step_end(&t->stage, t->settings.seed, t->step) : 0;
-    double stop = (double)stop_signals; // a signal has come (trainer/graceful_stop.h)
-    t->bytes = bytes_all_ranks(t, before, t->stats_scope, &stop);
-    t->stops = stop_agreed(&t->stop, &t->groups.inter_site, t->stats_scope, t->step, merged, stop > 0);
+    double asked = (double)stop_signals; // signals (trainer/graceful_stop.h), which the next line sums over the ranks
+    t->bytes = bytes_all_ranks(t, before, t->stats_scope, &asked);
+    t->stops = stop_agreed(&t->stop, &t->groups.inter_site, t->stats_scope, t->step, merged, asked > 0);
 }
+
+// Seconds that this rank has waited for messages of other stages.
+static double stages_waited(const Trainer* t) { return t->groups.pipeline.waited + t->groups.embedding.waited; }
 
 // Executes a schedule. At its end stage.sums has squares of gradients, then this rank's losses (parallel/canonical.h).
 static void run_schedule(Trainer* t, const StepInput* input) {
     Stage* stage = &t->stage;
-    const Comm *pipeline = &t->groups.pipeline, *embedding = &t->groups.embedding;
-    const double waited = pipeline->waited + embedding->waited;
-    StepProgress progress = {seconds_now(), 0, 1};
+    StepProgress progress = {seconds_now(), stages_waited(t), 1};
     device_zero(stage->sums, (size_t)sums_of_step(&stage->layout) * sizeof(double));
     load_batch(t, input);
     for (int i = 0; i < input->schedule->n; i++) {
         const Action action = input->schedule->actions[i];
-        progress.waited = pipeline->waited + embedding->waited - waited;
         heartbeat_action(watchdog_row(&t->watch), action.kind, action.chunk, action.microbatch);
         run_action(t, input, action, &progress);
         buckets_progress(stage->grads.bucket, grad_buckets(&stage->layout)); // MPI moves data only in its calls
@@ -163,7 +163,7 @@ static void run_forward(Trainer* t, const StepInput* input, Action action) {
     comm_wait(&stage->send_forward[action.slot]); // of the micro-batch that used this slot before
     bind_microbatch(t, acts, input, action.chunk, k);
     comm_wait(&boundary->receive_forward[buffer]);
-    const double started = time_of_work(t);
+    const double started = time_of_work(t); // of a GPU's work only where a trace is wanted, else the host's
     if (!acts->chunk->first)
         boundary_unpack(&t->groups, &stage->layout.parallel, acts->x[0], boundary->input[buffer],
                         (int64_t)acts->N * stage->model.C);
@@ -179,6 +179,7 @@ static void run_backward(Trainer* t, Action action) {
     Stage* stage = &t->stage;
     Activations* acts = &stage->activations[action.slot];
     const int k = action.microbatch, buffer = k % PIPELINE_BUFFERS_PER_DIRECTION;
+    const ParallelConfig* parallel = &stage->layout.parallel;
     ActivationGrads* g = &stage->act_grads[action.chunk][k % stage->gradient_slots[action.chunk]];
     PipelineBuffers* boundary = &stage->boundary[action.chunk];
     const int64_t n = (int64_t)acts->N * stage->model.C;
@@ -186,9 +187,7 @@ static void run_backward(Trainer* t, Action action) {
     if (dgrad) comm_wait(&boundary->receive_backward[buffer]);
     if (dgrad) comm_wait(&boundary->send_backward[buffer]); // of micro-batch k - PIPELINE_BUFFERS_PER_DIRECTION
     const double started = time_of_work(t);
-    if (dgrad && !acts->chunk->last)
-        boundary_unpack(&t->groups, &stage->layout.parallel, g->dx, boundary->gradient[buffer], n);
-    const ParallelConfig* parallel = &stage->layout.parallel;
+    if (dgrad && !acts->chunk->last) boundary_unpack(&t->groups, parallel, g->dx, boundary->gradient[buffer], n);
     const bool ends = parallel->canonical && wgrad && ends_leaf(parallel, k, t->schedule.config.m);
     const Pass backward = {stage, acts, g, (dgrad ? DGRAD : 0) | (wgrad ? WGRAD : 0), action.reduce || ends};
     chunk_backward(&backward);
@@ -228,8 +227,8 @@ static void run_grad_norm(Trainer* t, Action action, StepProgress* progress) {
     comm_synchronize(&t->world);
     device_to_host(sums, stage->sums, (size_t)n * sizeof(double));
     if (!counts_losses(stage)) memset(sums + loss, 0, (size_t)(n - loss) * sizeof(double));
-    sums[n] = started - progress->started - progress->waited; // seconds of work
-    reduce_step_stats(t, sums);
+    sums[n] = started - progress->started - (stages_waited(t) - progress->waited); // seconds of work
+    reduce_step_stats(t, sums); // now: the square of each tensor's gradient, the loss (sums[tensors]), seconds last
     int not_finite;
     t->loss = sums[tensors] / step_tokens(t, t->stats_scope);
     t->grad_norm = gradient_norm(sums, tensors, &not_finite);
@@ -251,7 +250,8 @@ static void run_update(Trainer* t, Action action, double grad_scale) {
     if (t->skipped) return;
     const OptimizerConfig optimizer = settings_optimizer(&t->settings);
     if (stage->async) async_dp_before_update(stage, action.chunk);
-    chunk_optimizer_step(stage, action.chunk, &optimizer, t->step + 1, rate_of_step(t, t->step), grad_scale);
+    chunk_optimizer_step(stage, action.chunk, &optimizer, t->step + 1, learning_rate(&t->settings, t->step),
+                         grad_scale);
     if (stage->async) async_dp_after_update(stage, action.chunk);
     trace_action(t, action, started);
 }
@@ -325,7 +325,7 @@ static void evaluate(Trainer* t, Evaluation* e) {
     device_free(losses, head ? bytes : 0);
 }
 
-// All of --evaluate, with the global parameters.
+// All of --evaluate, with the parameters that are loaded (of asynchronous sites the global ones, methods/async_dp.h).
 static void evaluate_all(Trainer* t) {
     for (int i = 0; i < t->evaluations.count; i++) evaluate(t, &t->evaluations.item[i]);
 }

@@ -9,7 +9,6 @@ MPI has no 16-bit floats: they are sent as uint16_t, and added by functions defi
 #include "comm_types.h"
 
 #ifdef USE_MPI
-#include <pthread.h>
 
 // Ends the run if an MPI call has failed (its communicators return errors instead of aborting).
 static inline void comm_mpi_check(int code, const Comm* c, const char* what) {
@@ -104,19 +103,6 @@ static inline bool comm_mpi_is_done(CommRequest* r) {
 }
 
 // ---- The job: begin and end; groups -----------------------------------------------------------------------------
-
-// True if all ranks call it, within COMM_TOGETHER seconds.
-static inline bool comm_all_come(void) {
-    MPI_Request request;
-    int all = 0;
-    if (MPI_Ibarrier(MPI_COMM_WORLD, &request) != MPI_SUCCESS) return false;
-    for (const double end = seconds_now() + COMM_TOGETHER; !all && seconds_now() < end; usleep(1000))
-        MPI_Test(&request, &all, MPI_STATUS_IGNORE);
-    return all;
-}
-
-// If several threads end the process one of them does, and the others wait here for good.
-static pthread_mutex_t comm_ending = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
 // stop: the new process.stop.
 static inline void comm_mpi_open(Comm* world, void (*stop)(int status)) {

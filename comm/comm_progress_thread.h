@@ -272,6 +272,19 @@ static inline void comm_free_threads(CommJob* job) {
     job->thread = NULL;
 }
 
+// True if all ranks call it, within COMM_TOGETHER seconds.
+static inline bool comm_all_come(void) {
+    MPI_Request request;
+    int all = 0;
+    if (MPI_Ibarrier(MPI_COMM_WORLD, &request) != MPI_SUCCESS) return false;
+    for (const double end = seconds_now() + COMM_TOGETHER; !all && seconds_now() < end; usleep(1000))
+        MPI_Test(&request, &all, MPI_STATUS_IGNORE);
+    return all;
+}
+
+// If several threads end the process one of them does, and the others wait here for good.
+static pthread_mutex_t comm_ending = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+
 // process.stop: a rank that dies ends all ranks, which would wait for it for ever. Wrong arguments (die_usage) are
 // found by all ranks, and rank 0 reports them: all end without an abort, unless this rank turns out to be the only one.
 static inline void comm_stop(int status) {

@@ -65,7 +65,7 @@ typedef struct {
     int ranks_on_gpu;          // ranks that have this rank's GPU; 0: not known
 } CommJob;
 
-static CommJob* comm_job; // for what has no group: process.stop, comm_check_errors
+static CommJob* comm_job; // for functions that are given no group: process.stop, comm_check_errors
 
 // A group, as one of its ranks sees it.
 typedef struct {

@@ -285,3 +285,14 @@ static inline bool tokens_read(int32_t* out, const TokenFiles* files, int64_t be
     }
     return true;
 }
+
+// Whether two streams may have tokens of one vocabulary; if not, *error says why. bytes: the run has no vocabulary, so
+// a text's tokens are bytes; else texts are tokenized with the other stream's. A format that names no vocabulary agrees
+// with all.
+static inline bool streams_agree(const TokenFiles* a, const TokenFiles* b, bool bytes, Error* error) {
+    const TokenFormatFacts *of_a = &token_formats[a->format], *of_b = &token_formats[b->format];
+    const bool text_a = format_is_text(a->format), text_b = format_is_text(b->format), text = text_a || text_b;
+    if (text ? !bytes || text_a == text_b : of_a->vocab == of_b->vocab || !of_a->vocab || !of_b->vocab) return true;
+    return fail(error, "%s holds %s, but %s holds %s: their tokens do not mean the same%s", a->file[0].path, of_a->name,
+                b->file[0].path, of_b->name, text ? "; --tokenizer gives the text the vocabulary of the tokens" : "");
+}

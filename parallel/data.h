@@ -71,9 +71,8 @@ static inline BucketMemory* grad_bucket(const GradientBuckets* grads, const Layo
 }
 
 // Elements of this rank's part of a bucket's sum.
-static inline int64_t grad_sum_elements(const BucketMemory* of, const ProcessGroups* g, const Layout* layout, int b) {
-    const bool whole = of->sum == of->gradient;
-    return whole ? layout->bucket[b].elements : layout->bucket[b].elements / g->data.size;
+static inline int64_t grad_sum_elements(const BucketMemory* of, const Layout* layout, int b) {
+    return of->sum == of->gradient ? layout->bucket[b].elements : bucket_shard_size(layout, b);
 }
 
 // ZeRO 2: waits for the sum that is in flight from memory i and accumulates this rank's shard.
@@ -88,7 +87,7 @@ static inline void grad_bucket_collect(GradientBuckets* grads, const Layout* lay
     grads->in_flight[i] = -1;
 }
 
-// Called before gradients are added to a bucket. Shared memory: waits for the sum in flight from it, then zeroes the
+// Called before gradients are added to a bucket. ZeRO 2: waits for the sum in flight from its memory, then zeroes the
 // gradients.
 static inline void grad_bucket_reset(GradientBuckets* grads, const Layout* layout, int b) {
     if (!buckets_share_memory(layout)) return;
@@ -96,8 +95,8 @@ static inline void grad_bucket_reset(GradientBuckets* grads, const Layout* layou
     device_zero(grad_bucket(grads, layout, b)->gradient, (size_t)layout->bucket[b].elements * sizeof(float));
 }
 
-// Waits for the sum started MAX_INFLIGHT_REDUCTIONS sums ago (ZeRO 2: grad_bucket_reset has). Otherwise a
-// replica that is ahead would have all buckets in flight, and messages take as much memory as all gradients. The waits
+// Waits for the sum started MAX_INFLIGHT_REDUCTIONS sums ago; not with sites, whose slow sums stay in flight (sites.h).
+// Else a replica that is ahead would have all buckets in flight, with messages as large as all gradients. The waits
 // cannot form a cycle: a sum needs of other ranks only what they do before this rank's place in the schedule.
 static inline void limit_inflight_reductions(GradientBuckets* grads) {
     const int before = grads->in_flight[grads->next]; // ZeRO 2: -1, as grad_bucket_reset has waited
@@ -108,7 +107,7 @@ static inline void limit_inflight_reductions(GradientBuckets* grads) {
 // leaf's are complete (canonical.h); this rank's last leaf starts the sum.
 static inline void start_grad_sync(GradientBuckets* grads, ProcessGroups* g, const Layout* layout, int b) {
     BucketMemory* bucket = grad_bucket(grads, layout, b);
-    const int64_t n = grad_sum_elements(bucket, g, layout, b);
+    const int64_t n = grad_sum_elements(bucket, layout, b);
     bucket_sum_partial(g, layout, b, bucket->gradient);
     if (layout->parallel.canonical && !buckets_share_memory(layout) &&
         !leaf_tree_add(&grads->tree, b, bucket->gradient, layout->bucket[b].offset, layout->bucket[b].elements))

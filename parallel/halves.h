@@ -7,7 +7,7 @@ parallel/halves.h: a micro-batch, computed as two halves of its sequences in tur
     tensor_overlap_open   the tensor group moves messages while the rank computes
 
 A half is a view: Activations and ActivationGrads whose pointers point to its rows of the same buffers. So nothing is
-copied, and a micro-batch of one part costs nothing. The rows of a half are consecutive, and each half has all of its
+copied, and a micro-batch of one part costs nothing. The rows of a half are consecutive, and it has all of the rank's
 streams, one after the other.
 */
 #pragma once

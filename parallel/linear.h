@@ -36,7 +36,7 @@ static inline Linear linear_of(const Stage* stage, int layer, TensorKind w) {
 static inline void local_linear_forward(const Pass* pass, floatX* out, floatX* act, const floatX* x, Linear m) {
     const Stage* stage = pass->stage;
     const Activation* activation = &activations[stage->model.activation];
-    const bool fused = act && activation->linear_forward; // not of gated ones: act has the OC columns of out
+    const bool fused = act && activation->linear_forward; // NULL if gated: a fused act has as many columns as out, OC
     const int tokens = pass->acts->tokens;
     for (int i = 0; i < stage->layout.streams; i++) {
         const int64_t row = (int64_t)i * tokens;

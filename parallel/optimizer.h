@@ -15,8 +15,12 @@ ranks get the same bits.
 // empty. Gradients, moments and master weights hold it at `at`: as the parameters, or with ZeRO in their shards.
 static inline TensorRange owned_range(const Stage* stage, const Slice* slice) {
     const Layout* layout = &stage->layout;
-    int64_t begin, end;
-    slice_updated_part(layout, slice, &begin, &end);
+    int64_t begin = 0, end = slice_elements(slice);
+    if (layout->parallel.zero) { // counted from the slice's first
+        const int64_t shard = bucket_shard_begin(layout, slice->bucket) - slice->offset;
+        begin = min_i64(max_i64(0, shard), end);
+        end = max_i64(begin, min_i64(end, shard + bucket_shard_size(layout, slice->bucket)));
+    }
     TensorRange range = whole_range(end - begin);
     range.from = range.at = slice->offset + begin;
     range.index = slice->index;
@@ -69,13 +73,13 @@ static inline void sum_tied_embedding_grads(const Stage* stage, int chunk) {
     const Slice* wte = layout_slice(layout, -1, WTE);
     if (!wte || layout->bucket[wte->bucket].chunk != chunk) return;
     const BucketMemory* bucket = grad_bucket(&stage->grads, layout, wte->bucket);
-    const int64_t n = grad_sum_elements(bucket, stage->groups, layout, wte->bucket);
+    const int64_t n = grad_sum_elements(bucket, layout, wte->bucket);
     float* sum = summed_grad(stage, wte->bucket);
     if (layout->embedding_bucket >= 0) accumulate(sum, summed_grad(stage, layout->embedding_bucket), n);
     if (chunk < 0) comm_all_reduce(&stage->groups->embedding, sum, n, COMM_FLOAT, COMM_SUM);
 }
 
-// Sum of squares of the gradient of each tensor in a chunk into stage->sums: this rank's contribution.
+// Sum of squares (kernels/global_norm.h) of the gradient of each tensor in a chunk into stage->sums: this rank's part.
 static inline void gradient_squares(const Stage* stage, int chunk) {
     int count;
     TensorRange* ranges = chunk_ranges(stage, chunk, 0, true, &count);
@@ -131,7 +135,7 @@ static inline void recast_parameters(const Stage* stage, int64_t seed, int64_t s
         all_gather_params(stage->params, stage->groups, &stage->layout, chunk);
 }
 
-// At the beginning of a step: zeroes the buffers that gradients are added to.
+// At the beginning of a step: zeroes the buffers that gradients are added to. (ZeRO 1's shards are written, not added.)
 static inline void zero_gradients(const Stage* stage) {
     const Layout* layout = &stage->layout;
     const size_t bytes = (size_t)layout->elements * sizeof(float);

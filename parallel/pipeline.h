@@ -22,7 +22,7 @@ static inline void boundary_unpack(ProcessGroups* g, const ParallelConfig* paral
         device_copy(x, message, (size_t)sent * sizeof(floatX));
 }
 
-// A tag holds the direction and (k v + receiving chunk) mod 8192, more than are in flight; MPI promises tags up to
+// A tag holds the direction and (k v + receiving chunk) mod 8192: fewer messages are in flight. MPI promises tags up to
 // 32767. Only MPI needs it (comm.h): the order of the table already matches sends and receives.
 enum { TAG_FORWARD = 0, TAG_BACKWARD = 1 };
 

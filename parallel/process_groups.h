@@ -17,7 +17,6 @@ counted as traffic of the step.
 #include "../parallel.h"
 
 typedef struct {
-    Comm* world;
     Comm tensor, data, inter_site, pipeline, kv_heads, embedding;
 } ProcessGroups;
 
@@ -34,7 +33,6 @@ static inline void process_groups_init(ProcessGroups* g, Comm* world, const Layo
     const Mesh* mesh = &layout->parallel.mesh;
     const int t = mesh->t, replica = mesh->tensor + t * mesh->data, sharing = t > m->NKV ? t / m->NKV : 1;
     const bool tied = embedding_is_split(layout, m);
-    g->world = world;
     g->tensor = comm_split(world, mesh->data + mesh->d * mesh->pipeline, mesh->tensor, "tensor", COMM_WIDE);
     const int stage = mesh->tensor + t * mesh->pipeline, stages = t * mesh->p, place = mesh_rank_in_site(mesh);
     g->data = comm_split(world, stage + stages * mesh_site(mesh), place, "data", COMM_WIDE);

@@ -500,7 +500,7 @@ static inline void schedule_add_first_receives(Schedule* schedule, const Schedul
     free(seen);
 }
 
-// Action i has emptied a buffer: adds the buffer's next receive, of its channel's message after the next one.
+// Action i has taken a message of a channel: adds the receive of the channel's message after the next one.
 static inline void schedule_add_next_receive(Schedule* schedule, const Schedule* order, int i) {
     const ActionKind kind = action_receive(schedule, order->actions[i]);
     if (kind == ACTION_KINDS) return;
@@ -514,7 +514,7 @@ static inline void schedule_add_next_receive(Schedule* schedule, const Schedule*
     }
 }
 
-// A computing action with its messages: its output is sent, and a buffer that it emptied is filled again.
+// A computing action with its messages: its output is sent, and its channel gets another receive.
 static inline void schedule_add_computing(Schedule* schedule, const Schedule* order, int i) {
     Action action = order->actions[i];
     const bool last = action.microbatch == schedule->config.m - 1;

@@ -12,12 +12,12 @@ Theory: memory is in five arenas (kernels/device.h), each one block. With n para
 blocks in a chunk, and 2 or 4 bytes a value of parameters and activations (everything else is float32):
 
     parameters     n values
-    gradients      n floats, or with ZeRO-1 n + n / d, with ZeRO-2 n / d and two buffers of a bucket and of its shard
+    gradients      n floats, ZeRO-1 n + n / d, ZeRO-2 n / d + two buckets and shards; a tied embedding's second; leaves
     optimizer      its moments, and master weights where values have 2 bytes: n floats each, with ZeRO n / d
     activations    s times l blocks and the streams between them; heads; messages to and from neighbours
     scratch        temporaries of one block: recomputed activations, partial sums, gradients; those that wait for WGRAD
 
-A stage whose schedule has no backward passes trains nothing: it has neither gradients nor an optimizer, and as no
+A stage whose schedule has no backward passes trains nothing: it has neither gradients nor moments, and as no
 backward pass needs activations, all blocks of a chunk share one set and two buffers for the stream between them.
 
 Scratch buffers, who writes them, who reads them last; each is free afterwards:
@@ -75,7 +75,7 @@ typedef struct {
     float *row_max, *row_sum, *losses; // (streams, tokens), (streams, 2, tokens): sums, target logits; (tokens)
 } HeadActivations;
 
-// The next residual stream, out = x + (branch + bias), while the branch is still a sum over the tensor ranks.
+// The next residual stream, out = x + (branch + bias), not added yet: the tensor ranks may still sum the branch.
 typedef struct {
     floatX* out;                     // (R, C); NULL: no sum is pending
     const floatX *x, *branch, *bias; // (R, C), (R, C), (C)
@@ -96,7 +96,7 @@ typedef struct {
     HeadActivations* head;    // NULL where the chunk does not end with the head
     floatX *branch, *dnorm;   // (R, C): the stage's scratch, ...
     float* shared;            // ... (tokens, C); see Stage
-    int parts;                // computed in turn: 2 halves, of which this may be one, or 1
+    int parts;                // of the micro-batch: 2, computed in turn (this may be one of them), or 1
     CommRequest sum;          // the message that sums this part over the tensor ranks: in flight, or complete
     ResidualSum pending;      // announced, and not computed yet
     bool grad_started;        // row_parallel_output_grad_start was called, and not yet ..._finish
@@ -144,7 +144,7 @@ typedef struct {
     DtypeInfo type;
     int B, T;
     bool trains;           // its schedule has backward passes
-    int slots, head_slots; // places for a micro-batch in one chunk; of these with a head: k has k mod head_slots
+    int slots, head_slots; // activations of a micro-batch in a chunk; of the head's, micro-batch k has k mod head_slots
     int* gradient_slots; // (v + 1): micro-batches of a chunk between DGRAD and WGRAD, k in number k mod gradient_slots
     bool split_backward; // DGRAD and WGRAD are separate actions, so each block keeps its own gradients
     floatX* params;      // layout.elements
@@ -156,7 +156,7 @@ typedef struct {
     MethodValues kept[METHOD_VALUES];
     int kept_values;
     float* grad_embedding; // (streams V, C), only of a tied embedding: see vocab_parallel_embedding_backward
-    float* rope;           // (T, HS): cosines and sines
+    float* rope;           // (model.T, HS): cosines and sines
     double* sums;          // (sums_of_step): squares of each tensor's gradient; the loss
     uint64_t* checksums;   // (layout.n): of the slices, while copies are compared
     // activations[slots + i], head[head_slots + i] and act_grads[v][i] are views of half i (parallel/halves.h).
@@ -181,7 +181,7 @@ typedef struct {
     Activations* acts;
     ActivationGrads* g; // NULL in a forward pass
     int computes;       // backward: DGRAD, WGRAD or both; 0: forward
-    bool reduce;        // WGRAD is complete after this pass: a bucket's all-reduce starts as soon as it is ready
+    bool reduce;        // a bucket that this pass completes is summed: after the last pass, each leaf's; ZeRO 2: always
 } Pass;
 
 // A tensor of one stream; for tensors that are cut.
@@ -474,8 +474,7 @@ static inline void take_parameters(Stage* stage) {
     if (stage->type.masters) stage->master = arena_floats(&stage->memory[ARENA_OPTIMIZER], share);
     if (!stage->trains) return;
     grad_buckets_take(grads, layout, &stage->memory[ARENA_GRADIENTS]);
-    if (grads->scope == SCOPE_WORLD && layout->parallel.mesh.sites > 1)
-        site_buckets_take(grads->bucket, grads->all, layout, &stage->memory[ARENA_GRADIENTS]);
+    if (grads->hierarchical) site_buckets_take(grads->bucket, grads->all, layout, &stage->memory[ARENA_GRADIENTS]);
     if (has_two_embedding_grads(stage))
         stage->grad_embedding =
             arena_floats(&stage->memory[ARENA_GRADIENTS], (int64_t)layout_embedding_rows(layout) * stage->model.C);

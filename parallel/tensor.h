@@ -59,8 +59,8 @@ static inline void column_parallel_forward(const Pass* pass, floatX* out, floatX
     local_linear_forward(pass, out, act, tp_gather_input(pass, x), linear_of(pass->stage, layer, w));
 }
 
-// Computes acts->dnorm (R, C), the gradient of the layer's input, and starts its sum over the ranks, each with its own
-// channels; comm_wait(&acts->sum) ends it. Each stream of a CAAT-Net has its own input, so there is nothing to sum.
+// Computes acts->dnorm (R, C), the gradient of the layer's input, and starts its sum over the ranks, which have other
+// channels of dout; comm_wait(&acts->sum) ends it. Streams of a CAAT-Net have inputs of their own: nothing to sum.
 static inline void column_parallel_backward_input(const Pass* pass, const floatX* dout, int layer, TensorKind w) {
     const Stage* stage = pass->stage;
     Activations* acts = pass->acts;

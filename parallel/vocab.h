@@ -30,7 +30,7 @@ static inline void vocab_parallel_embedding_forward(const Pass* pass, int layer)
     reduce_from_tensor_region(stage->groups, x, partial, (int64_t)n * C);
     if (stage->model.position == POSITION_LEARNED) {
         const int64_t row = acts->split ? (int64_t)stage->layout.parallel.mesh.tensor * rows : acts->first;
-        position_forward(x, weight(stage, layer, WPE), row, rows, stage->T, C);
+        position_forward(x, weight(stage, layer, WPE), row, rows, stage->T, C); // not acts->T: 1 where it decodes
     }
     if (streams > 1) caat_copy_streams(stage, acts, acts->x[0], x);
 }
@@ -49,9 +49,8 @@ static inline void embedding_reduce_streams(const Pass* pass, int layer) {
 static inline void vocab_parallel_position_backward(const Pass* pass, int layer) {
     const Stage* stage = pass->stage;
     const Activations* acts = pass->acts;
-    const Mesh* mesh = &stage->layout.parallel.mesh;
-    const int rows = acts->split ? acts->tokens / mesh->t : acts->tokens;
-    const int64_t first = acts->split ? (int64_t)mesh->tensor * rows : 0;
+    const int rows = acts->R / stage->layout.streams;
+    const int64_t first = acts->split ? (int64_t)stage->layout.parallel.mesh.tensor * rows : 0;
     position_backward(gradient(stage, layer, WPE), embedding_output_grad(pass), first, rows, acts->T, stage->model.C);
 }
 

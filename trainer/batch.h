@@ -64,8 +64,8 @@ static inline size_t evaluation_bytes(const Trainer* t) {
     return (size_t)forward_window(t) * (size_t)t->stage.B * (size_t)t->stage.T * sizeof(float);
 }
 
-// Device memory of tokens and of an evaluation's losses, on a rank with this layout. Below: an arena's, scratch with
-// these included; the sum of all arenas'.
+// Device memory of tokens and of an evaluation's losses, on a rank with this layout. arena_bytes: of one arena, where
+// scratch includes these. rank_bytes: of all arenas.
 static inline double loaded_bytes(const Trainer* t, const Layout* layout) {
     const TokenBatch batch = {NULL, NULL, (int64_t)most_loaded(t) * t->stage.B * t->stage.T};
     const bool loads = layout->first_stage || layout->last_stage;
@@ -161,9 +161,7 @@ static inline void bind_microbatch(const Trainer* t, Activations* acts, const St
         acts->inputs = batch_inputs(t, t->batch.device, k);
         acts->targets.token = batch_targets(t, t->batch.device, k);
     }
-    acts->targets.scale = 0;
-    if (!input->trains) return;
-    acts->targets.scale = (float)(1 / step_tokens(t, stage->grads.scope)); // the mean loss
+    acts->targets.scale = input->trains ? (float)(1 / step_tokens(t, stage->grads.scope)) : 0; // the mean loss
 }
 
 // The elements of one message about micro-batch k between two stages.

@@ -60,7 +60,7 @@ static void step_text(char* line, size_t size, const Trainer* t, double seconds,
     snprintf(part[LOSS].text, room, "loss %.4f", t->loss);
     if (!isnan(t->val_loss)) snprintf(part[VAL].text, room, "val %.4f", t->val_loss);
     snprintf(part[NORM].text, room, isnan(t->grad_norm) ? "norm    - " : "norm %.3f", t->grad_norm);
-    snprintf(part[RATE].text, room, "lr %.2e", rate_of_step(t, t->step - 1));
+    snprintf(part[RATE].text, room, "lr %.2e", learning_rate(&t->settings, t->step - 1));
     snprintf(part[TIME].text, room, "%7.1f ms", 1e3 * seconds);
     snprintf(part[SPEED].text, room, "%8.0f tok/s", tokens / seconds);
     if (mfu > 0) snprintf(part[MFU].text, room, "mfu %2.0f %%", 100 * mfu);
@@ -172,8 +172,8 @@ static void log_step(Trainer* t, double seconds, double mfu, int64_t peak) {
     log_number(log, "loss", t->loss, 9);
     log_number(log, "val_loss", t->val_loss, 9);
     log_number(log, "grad_norm", t->grad_norm, 9);
-    fprintf(log, ",\"lr\":%.9g,\"tokens\":%.0f,\"step_ms\":%.3f,\"tokens_per_s\":%.1f", rate_of_step(t, t->step - 1),
-            tokens, 1e3 * seconds, tokens / seconds);
+    fprintf(log, ",\"lr\":%.9g,\"tokens\":%.0f,\"step_ms\":%.3f,\"tokens_per_s\":%.1f",
+            learning_rate(&t->settings, t->step - 1), tokens, 1e3 * seconds, tokens / seconds);
     log_number(log, "mfu", mfu > 0 ? mfu : (double)NAN, 4);
     fprintf(log, ",\"comm_bytes\":{\"tp\":%.0f,\"pp\":%.0f,\"dp\":%.0f", t->bytes.tensor, t->bytes.pipeline,
             t->bytes.data);

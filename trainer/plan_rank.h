@@ -42,11 +42,12 @@ static inline bool plan_schedule(Trainer* t, const ModelConfig* model, const Par
         return m % group && fail(error, "%.800s; give --global-batch %lld", why.text,
                                  (long long)(m / group + 1) * group * o->micro_batch * mesh->d);
     }
-    const bool trains = settings_is_training(o);
+    const Schedule none = {};
     Schedule* stages = stages_build(t, &config);
     check_schedule_or_die(stages, mesh->p);
+    t->schedule = stages[mesh->pipeline];
+    stages[mesh->pipeline] = none; // kept
     schedules_free(stages, mesh->p);
-    t->schedule = trains ? schedule_build(&config, mesh->pipeline) : schedule_build_untrained(&config, mesh->pipeline);
     return true;
 }
 

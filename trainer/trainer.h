@@ -56,7 +56,7 @@ typedef struct {
     Stage stage;
     Scope stats_scope; // the ranks over which a step's loss, norm and bytes are summed
     Schedule schedule;
-    Plan data_plans[PLAN_KINDS];       // the data group's sums of gradients and gathers of parameters, with --allreduce
+    Plan data_plans[PLAN_KINDS];       // the data group's sums of gradients and gathers of parameters; n = 0: none
     Plan inter_site_plans[PLAN_KINDS]; // the inter-site group's
     TokenFiles train_files, val_files; // without files: none
     Tokenizer tokenizer;               // of the tokens in them; vocab 0: not known
@@ -94,9 +94,6 @@ typedef struct {
 static inline bool is_main(const Trainer* t) { return t->world.rank == 0; }
 static inline bool is_last_step(const Trainer* t) { return t->step == t->settings.steps; }
 static inline bool is_due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
-
-// The learning rate of a step (from 0).
-static inline double rate_of_step(const Trainer* t, int64_t step) { return learning_rate(&t->settings, step); }
 
 // Sets the phase that the watchdog reports.
 static inline void enter_phase(Trainer* t, HeartbeatPhase phase) {

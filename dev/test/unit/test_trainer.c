@@ -206,7 +206,7 @@ static void test_first_update(const ModelConfig* m) {
     trainer_open(&t, &run);
     t.settings.weight_decay = 0;
     t.settings.eps = 1e-15;
-    const double lr = rate_of_step(&t, 0);
+    const double lr = learning_rate(&t.settings, 0);
     float* before = host_state(&t.stage, 0);
     train_step(&t);
     float* after = host_state(&t.stage, 0);
