@@ -116,6 +116,10 @@ static void test_pieces(const ModelConfig* m, int N) {
 }
 
 int main(void) {
+    Error error;
+    const ParallelConfig most = replica(0, 2, 0, 1024), more = replica(0, 2, 0, 2048); // the tree has ten levels
+    check(canonical_check(&most, 512, true, NULL, &error), "--canonical 1024 is the largest");
+    check(!canonical_check(&more, 1024, true, NULL, &error), "2048 is refused: %s", error.text);
     for (int leaves = 1; leaves <= MOST; leaves *= 2) test_counter(leaves);
     for (int N = 2; N <= 32; N *= 2) {
         for (int d = 2; d <= N && d <= 16; d *= 2) {
