@@ -236,7 +236,7 @@ static ReferenceStep reference_step(Alone* run, const Reference* r, const double
     a->targets.scale = (float)(1.0 / N); // and now become their gradient
     chunk_forward(s, a);
     losses_add(s->sums + s->layout.tensors, a->head->losses, N);
-    const Pass backward = {s, a, &s->act_grads[0][0], BOTH_GRADS, true};
+    const Pass backward = {s, a, &s->act_grads[0][0], BOTH_GRADS, true, false};
     if (keep)
         keep_backward(&got, &backward);
     else

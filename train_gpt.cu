@@ -189,7 +189,7 @@ static void run_backward(Trainer* t, Action action) {
     const double started = time_of_work(t);
     if (dgrad && !acts->chunk->last) boundary_unpack(&t->groups, parallel, g->dx, boundary->gradient[buffer], n);
     const bool ends = parallel->canonical && wgrad && ends_leaf(parallel, k, t->schedule.config.m);
-    const Pass backward = {stage, acts, g, (dgrad ? DGRAD : 0) | (wgrad ? WGRAD : 0), action.reduce || ends};
+    const Pass backward = {stage, acts, g, (dgrad ? DGRAD : 0) | (wgrad ? WGRAD : 0), action.reduce || ends, k > 0};
     chunk_backward(&backward);
     if (dgrad && !acts->chunk->first)
         device_copy(boundary->gradient_out[buffer], g->dx + boundary_offset(&stage->layout.parallel, n),

@@ -66,7 +66,7 @@ static inline void device_copy(void* to, const void* from, size_t bytes) { memcp
 
 static inline void device_zero(void* p, size_t bytes) {
     const int64_t chunk = 1 << 20, n = ((int64_t)bytes + chunk - 1) / chunk;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (n > 1)
     for (int64_t i = 0; i < n; i++) memset((char*)p + i * chunk, 0, (size_t)min_i64(chunk, (int64_t)bytes - i * chunk));
 }
 

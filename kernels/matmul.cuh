@@ -4,7 +4,7 @@ Counterpart of the last section of matmul.h: x, w, bias, out, dout, dx are float
 
     linear_forward()                    out = x w^T + bias
     linear_backward_input()             dx  = dout w
-    linear_backward_weight()            dw += dout^T x
+    linear_backward_weight()            dw = dout^T x, or dw += dout^T x
     linear_backward_bias()              db += the sum of dout over rows
     linear_gelu_forward()               fc  = x w^T + bias, act = gelu(fc)
     linear_gelu_backward_input()        dfc = (dout w) gelu'(fc)
@@ -16,7 +16,7 @@ dimension C, the transpose. We compute the transpose of every result, so no matr
                                m    n    k     A   op    B     op    D
     linear_forward             OC   N    C     w   T     x     N     out
     linear_backward_input      C    N    OC    w   N     dout  N     dx
-    linear_backward_weight     C    OC   N     x   N     dout  T     dw: float32, D += op(A) op(B) in place (beta = 1)
+    linear_backward_weight     C    OC   N     x   N     dout  T     dw: float32; adding in place, beta = 1
 
 Epilogues are cuBLASLt's operations on D while it is still in registers. Each saves passes over memory, in numbers of
 floatX:
@@ -184,9 +184,9 @@ __global__ static void linear_backward_input_kernel(floatX* dx, const floatX* do
 }
 
 __global__ static void linear_backward_weight_kernel(float* dw, const floatX* dout, const floatX* x, int N, int C,
-                                                     int OC) {
+                                                     int OC, bool add) {
     reference::floatX *fd = matmul_numbers(dout, (int64_t)N * OC), *fx = matmul_numbers(x, (int64_t)N * C);
-    reference::linear_backward_weight(dw, fd, fx, N, C, OC);
+    reference::linear_backward_weight(dw, fd, fx, N, C, OC, add);
     free(fd), free(fx);
 }
 
@@ -199,8 +199,9 @@ static inline void linear_backward_input(floatX* dx, const floatX* dout, const f
     if (N > 0) launch(launch_shape(1, 1), linear_backward_input_kernel, dx, dout, w, N, C, OC);
 }
 
-static inline void linear_backward_weight(float* dw, const floatX* dout, const floatX* x, int N, int C, int OC) {
-    if (N > 0) launch(launch_shape(1, 1), linear_backward_weight_kernel, dw, dout, x, N, C, OC);
+static inline void linear_backward_weight(float* dw, const floatX* dout, const floatX* x, int N, int C, int OC,
+                                          bool add) {
+    if (N > 0) launch(launch_shape(1, 1), linear_backward_weight_kernel, dw, dout, x, N, C, OC, add);
 }
 
 static inline void linear_gelu_forward(floatX* act, floatX* fc, const floatX* x, const floatX* w, const floatX* bias,
@@ -233,12 +234,11 @@ enum {
     MATMUL_RUNS = 2              // that are timed together, of a finalist
 };
 
-// D (m, n) = op(A) op(B), or D += op(A) op(B). All members are ints, as it is compared byte by byte.
+// Of D (m, n) = op(A) op(B). All members are ints, as it is compared byte by byte.
 typedef struct {
     int m, n, k;
-    int transpose_a, transpose_b; // op
-    int float_d;                  // D is float32, else floatX
-    int accumulate;
+    int transpose_a, transpose_b;  // op
+    int float_d;                   // D is float32, else floatX
     int epilogue;                  // cublasLtEpilogue_t
     int align_a, align_b, align_d; // alignment of the addresses, up to 16 bytes: more does not help
 } MatmulShape;
@@ -246,6 +246,7 @@ typedef struct {
 typedef struct {
     const char* name; // for messages
     MatmulShape shape;
+    bool add;              // D += op(A) op(B), by the same plan
     const void *a, *b, *c; // c: the matrix to accumulate on
     void* d;
     const void *bias, *aux; // of the epilogue; GELU_AUX writes to aux
@@ -370,7 +371,7 @@ __device__ static void matmul_load_tile(float tile[TILE_DEPTH][TILE + 1], const 
 // D (m, n) = op(A) op(B), or D += op(A) op(B).
 template <class D>
 __global__ static void __launch_bounds__(TILE_THREADS)
-    matmul_tiled_kernel(D* d, const floatX* __restrict__ a, const floatX* __restrict__ b, MatmulShape s) {
+    matmul_tiled_kernel(D* d, const floatX* __restrict__ a, const floatX* __restrict__ b, MatmulShape s, bool add) {
     __shared__ float a_tile[TILE_DEPTH][TILE + 1], b_tile[TILE_DEPTH][TILE + 1];
     const int x = (int)threadIdx.x % TILE_SIDE, y = (int)threadIdx.x / TILE_SIDE;
     const int64_t first_i = (int64_t)blockIdx.y * TILE, first_j = (int64_t)blockIdx.x * TILE;
@@ -391,7 +392,7 @@ __global__ static void __launch_bounds__(TILE_THREADS)
     for (int r = 0; r < TILE_EACH; r++) {
         for (int c = 0; c < TILE_EACH; c++) {
             const int64_t i = first_i + x + r * TILE_SIDE, j = first_j + y + c * TILE_SIDE;
-            if (i < s.m && j < s.n) d[j * s.m + i] = (D)(sums[r][c] + (s.accumulate ? (float)d[j * s.m + i] : 0.0f));
+            if (i < s.m && j < s.n) d[j * s.m + i] = (D)(sums[r][c] + (add ? (float)d[j * s.m + i] : 0.0f));
         }
     }
 }
@@ -402,9 +403,9 @@ static inline void matmul_tiled(const MatmulProduct* p) {
     const Launch shape = launch_shape(grid, TILE_THREADS);
     const floatX *a = (const floatX*)p->a, *b = (const floatX*)p->b;
     if (p->shape.float_d)
-        launch(shape, matmul_tiled_kernel<float>, (float*)p->d, a, b, p->shape);
+        launch(shape, matmul_tiled_kernel<float>, (float*)p->d, a, b, p->shape, p->add);
     else
-        launch(shape, matmul_tiled_kernel<floatX>, (floatX*)p->d, a, b, p->shape);
+        launch(shape, matmul_tiled_kernel<floatX>, (floatX*)p->d, a, b, p->shape, p->add);
 }
 
 // out (N, OC) += bias, for each row.
@@ -496,7 +497,7 @@ static inline int matmul_ask(const MatmulPlan* plan, const MatmulProduct* p,
 }
 
 static inline cublasStatus_t matmul_run(MatmulPlan* plan, const MatmulProduct* p, const cublasLtMatmulAlgo_t* algo) {
-    const float alpha = 1, beta = p->shape.accumulate ? 1 : 0;
+    const float alpha = 1, beta = p->add ? 1 : 0;
     matmul_set_pointers(plan, p);
     return cublasLtMatmul(matmul_state.handle, plan->operation, &alpha, p->a, plan->a, p->b, plan->b, &beta, p->c,
                           plan->d, p->d, plan->d, algo, matmul_state.workspace, MATMUL_WORKSPACE, 0);
@@ -575,7 +576,7 @@ static inline MatmulTrial matmul_trial_begin(const MatmulProduct* p) {
     const size_t m = (size_t)p->shape.m, n = (size_t)p->shape.n, k = (size_t)p->shape.k;
     MatmulTrial trial = {*p, {NULL, NULL, NULL, NULL}, 0, true, true};
     MatmulProduct* t = &trial.product;
-    if (p->shape.accumulate) {
+    if (p->shape.float_d) {
         t->c = t->d = matmul_stand_in(&trial, p->d, m * n * sizeof(float));
         trial.is_possible = t->d != p->d;
     }
@@ -699,10 +700,12 @@ static inline void linear_backward_input(floatX* dx, const floatX* dout, const f
     matmul_do(&p);
 }
 
-static inline void linear_backward_weight(float* dw, const floatX* dout, const floatX* x, int N, int C, int OC) {
+static inline void linear_backward_weight(float* dw, const floatX* dout, const floatX* x, int N, int C, int OC,
+                                          bool add) {
     if (N == 0) return;
     MatmulProduct p = matmul_product("linear_backward_weight", C, OC, N, x, false, dout, true, dw);
-    p.shape.float_d = p.shape.accumulate = 1;
+    p.shape.float_d = 1;
+    p.add = add;
     matmul_do(&p);
 }
 

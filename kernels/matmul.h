@@ -2,10 +2,9 @@
 matmul.h: the matrix product on CPU cores, of float32 or bf16 numbers, and the linear layers made of it.
 
     matmul()                C = A B + bias, rounded to floatX
-    matmul_add()            C += A B, float32
     linear_forward()             out = x w^T + bias
     linear_backward_input()      dx  = dout w
-    linear_backward_weight()     dw += dout^T x
+    linear_backward_weight()     dw = dout^T x, or dw += dout^T x; float32
     linear_backward_bias()       db += the sum of dout over rows
 
 Theory: nearly all the time of training a GPT goes into these products, and the textbook's three loops reach a few
@@ -44,7 +43,7 @@ The bits depend neither on blocks, edges and the number of threads, nor on where
 batch cut into micro-batches, dw +=), because the tile is loaded from C before a block of k and stored after it, never
 summed separately. CONTRACT: every element of C is one chain,
 
-    s = c (matmul_add) | bias | 0;   for k = 0 ... K-1: s = fma(a[k], b[k], s);   c = s, rounded to floatX
+    s = c (dw +=) | bias | 0;   for k = 0 ... K-1: s = fma(a[k], b[k], s);   c = s, rounded to floatX
 
 in bf16 by pairs, the odd element first: k = 1, 0, 3, 2, ... (so VDPBF16PS does it), or with AMX by steps of 32, as
 amx.h says; numbers beyond K are 0. So in bf16 cuts along k keep the bits only at even k, with AMX at multiples of 32.
@@ -524,7 +523,7 @@ static inline void matmul_rectangle(const MatmulKernel* kernel, const MatmulProd
     }
 }
 
-// matmul() and matmul_add() by a given kernel.
+// A product by a given kernel.
 static inline void matmul_with(const MatmulKernel* kernel, const MatmulProduct* p) {
     if (p->M <= 0 || p->N <= 0) return;
     // smaller products take less than waking the threads
@@ -553,12 +552,6 @@ static inline void matmul(floatX* c, int64_t c_row, MatmulOperand a, MatmulOpera
     matmul_with(matmul_best_kernel(), &p);
 }
 
-// C(M, N) += A(M, K) B(K, N), in float32; all else as matmul().
-static inline void matmul_add(float* c, int64_t c_row, MatmulOperand a, MatmulOperand b, int M, int N, int K) {
-    const MatmulProduct p = {c, NULL, true, c_row, a, b, NULL, M, N, K};
-    matmul_with(matmul_best_kernel(), &p);
-}
-
 // ----------------------------------------------------------------------------------------------------------------
 // Linear layers. x (N, C), w (OC, C), bias (OC) or NULL, out (N, OC); N counts tokens, B*T. Gradients of parameters are
 // accumulated, in the order of the tokens.
@@ -576,10 +569,11 @@ static inline void linear_backward_input(floatX* dx, const floatX* dout, const f
     matmul(dx, C, a, b, NULL, N, C, OC);
 }
 
-// dw += dout^T x
-static inline void linear_backward_weight(float* dw, const floatX* dout, const floatX* x, int N, int C, int OC) {
-    MatmulOperand a = {dout, 1, OC}, b = {x, 1, C};
-    matmul_add(dw, C, a, b, OC, C, N);
+// dw = dout^T x; add: dw += dout^T x
+static inline void linear_backward_weight(float* dw, const floatX* dout, const floatX* x, int N, int C, int OC,
+                                          bool add) {
+    const MatmulProduct p = {dw, NULL, add, C, {dout, 1, OC}, {x, 1, C}, NULL, OC, C, N};
+    matmul_with(matmul_best_kernel(), &p);
 }
 
 // db += the sum of the rows of dout, in order. Each thread owns columns.

@@ -2,7 +2,7 @@
 parallel/linear.h: a linear layer of a block, or the head, on one rank, with its slice of the matrix. The sums over
 ranks are in tensor.h.
 
-    out (tokens, OC) = x (tokens, IC) W^T + bias        dx = dout W        dW += dout^T x, dbias += sum of rows of dout
+    out (tokens, OC) = x (tokens, IC) W^T + bias        dx = dout W       dW (+)= dout^T x, dbias += sum of rows of dout
 
 Each stream of a CAAT-Net has its own slice and its own rows, one stream after the other; any other model has one
 stream. The mlp's activation function follows fc and precedes proj: it is computed with fc's product forward and with
@@ -69,7 +69,7 @@ static inline void local_linear_backward_input(const Pass* pass, floatX* dx, con
     if (pre && !fused) activation->backward(dx, product, pre, pass->acts->N, m.IC);
 }
 
-// dW += dout^T x and, where there is a bias, dbias += sum of the rows of dout.
+// dW += dout^T x, or = where the pass does not add, and, where there is a bias, dbias += sum of the rows of dout.
 static inline void local_linear_backward_weight(const Pass* pass, const floatX* dout, const floatX* x, Linear m) {
     const Stage* stage = pass->stage;
     const int tokens = pass->acts->tokens;
@@ -77,7 +77,8 @@ static inline void local_linear_backward_weight(const Pass* pass, const floatX* 
     for (int i = 0; i < stage->layout.streams; i++) {
         const int64_t row = (int64_t)i * tokens;
         const floatX* dout_i = dout + row * m.OC;
-        linear_backward_weight(gradient_of(stage, m.layer, m.w, i), dout_i, x + row * m.IC, tokens, m.IC, m.OC);
+        linear_backward_weight(gradient_of(stage, m.layer, m.w, i), dout_i, x + row * m.IC, tokens, m.IC, m.OC,
+                               pass->adds);
         if (biased) linear_backward_bias(gradient_of(stage, m.layer, m.bias, i), dout_i, tokens, m.OC);
     }
 }

@@ -135,14 +135,29 @@ static inline void recast_parameters(const Stage* stage, int64_t seed, int64_t s
         all_gather_params(stage->params, stage->groups, &stage->layout, chunk);
 }
 
-// At the beginning of a step: zeroes the buffers that gradients are added to. (ZeRO 1's shards are written, not added.)
+// Whether products make a tensor's gradient: the first of a step overwrites it (Pass.adds). Of a tied embedding's two
+// gradients on one rank the head's is in this memory.
+static inline bool product_makes_gradient(const Stage* stage, const Tensor* tensor) {
+    const bool is_head = stage->model.tied && stage->layout.last_stage;
+    return !tensor->vector && tensor->kind != WPE && (tensor->kind != WTE || is_head);
+}
+
+// At the beginning of a step: zeroes the buffers that gradients are added to, all between those that products make.
+// (ZeRO 1's shards are written, not added.)
 static inline void zero_gradients(const Stage* stage) {
     const Layout* layout = &stage->layout;
-    const size_t bytes = (size_t)layout->elements * sizeof(float);
-    if (layout->parallel.zero < 2)
-        device_zero(stage->grads.all, bytes);
+    float* all = stage->grads.all;
+    int64_t begin = 0;
+    for (int i = 0; i < layout->n && all; i++) {
+        const Slice* slice = &layout->slices[i];
+        if (!product_makes_gradient(stage, &slice->tensor)) continue;
+        device_zero(all + begin, (size_t)(slice->offset - begin) * sizeof(float));
+        begin = slice->offset + slice_elements(slice);
+    }
+    if (all)
+        device_zero(all + begin, (size_t)(layout->elements - begin) * sizeof(float));
     else
-        device_zero(stage->grads.shards, bytes / (size_t)layout->parallel.mesh.d);
+        device_zero(stage->grads.shards, (size_t)layout->elements / (size_t)layout->parallel.mesh.d * sizeof(float));
     if (stage->grad_embedding)
         device_zero(stage->grad_embedding,
                     (size_t)layout_embedding_rows(layout) * (size_t)stage->model.C * sizeof(float));

@@ -182,6 +182,7 @@ typedef struct {
     ActivationGrads* g; // NULL in a forward pass
     int computes;       // backward: DGRAD, WGRAD or both; 0: forward
     bool reduce;        // a bucket that this pass completes is summed: after the last pass, each leaf's; ZeRO 2: always
+    bool adds;          // WGRAD's products add to the matrices' gradients; the first ones of a step overwrite them
 } Pass;
 
 // A tensor of one stream; for tensors that are cut.

@@ -25,7 +25,7 @@ static inline void warm_up(Trainer* t) {
         acts->targets.scale = stage->trains;
         chunk_forward(stage, acts);
         if (!stage->trains) continue;
-        const Pass backward = {stage, acts, &stage->act_grads[c][0], BOTH_GRADS, false};
+        const Pass backward = {stage, acts, &stage->act_grads[c][0], BOTH_GRADS, false, false};
         chunk_backward(&backward);
     }
     if (stage->trains) device_zero(stage->memory[ARENA_GRADIENTS].base, stage->memory[ARENA_GRADIENTS].size);

@@ -183,7 +183,7 @@ static void product_input(const Arrays* a) { linear_backward_input(a->x, a->out,
 static void product_input_gelu(const Arrays* a) { // IN: of the mlp; y: before GELU
     linear_gelu_backward_input(a->x, a->z, a->out, a->w, a->y, a->N, a->IN, a->OUT);
 }
-static void product_weight(const Arrays* a) { linear_backward_weight(a->g, a->out, a->x, a->N, a->IN, a->OUT); }
+static void product_weight(const Arrays* a) { linear_backward_weight(a->g, a->out, a->x, a->N, a->IN, a->OUT, true); }
 
 // One product: rows N, channels IN and OUT.
 static double bench_product(const char* model, const char* name, Work1 work, int N, int IN, int OUT) {

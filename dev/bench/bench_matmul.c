@@ -104,7 +104,7 @@ static void run(const Peers* peers, int contestant, int kind, const Layer* l) {
     else if (kind == INPUT)
         linear_backward_input(l->x, l->out, l->w, l->N, l->C, l->OC);
     else
-        linear_backward_weight(l->dw, l->out, l->x, l->N, l->C, l->OC);
+        linear_backward_weight(l->dw, l->out, l->x, l->N, l->C, l->OC, true);
 }
 
 // Random data: a core may be faster on zeros. Small enough for the gradients to stay finite over all rounds.

@@ -120,7 +120,7 @@ static void run_reference(Results& r, const Inputs& in, int N, int C, int OC, bo
     reference::linear_forward(forward.data(), x.data(), w.data(), bias.data(), N, C, OC);
     reference::linear_forward(plain.data(), x.data(), w.data(), NULL, N, C, OC);
     reference::linear_backward_input(input.data(), dout.data(), w.data(), N, C, OC);
-    reference::linear_backward_weight(r[WEIGHT].data(), dout.data(), x.data(), N, C, OC);
+    reference::linear_backward_weight(r[WEIGHT].data(), dout.data(), x.data(), N, C, OC, with_bias);
     reference::linear_backward_bias(r[BIAS].data(), dout.data(), N, OC);
     reference::linear_forward(gelu_fc.data(), x.data(), w.data(), with_bias ? bias.data() : NULL, N, C, OC);
     reference::gelu_forward(act.data(), gelu_fc.data(), N, OC);
@@ -148,7 +148,7 @@ static void run_device(Results& r, const Inputs& in, int N, int C, int OC, Shift
     linear_forward(forward.p, x.p, w.p, bias.p, N, C, OC);
     linear_forward(plain.p, x.p, w.p, NULL, N, C, OC);
     linear_backward_input(input.p, dout.p, w.p, N, C, OC);
-    linear_backward_weight(dw.p, dout.p, x.p, N, C, OC);
+    linear_backward_weight(dw.p, dout.p, x.p, N, C, OC, with_bias); // each of both
     linear_backward_bias(db.p, dout.p, N, OC);
     linear_gelu_forward(act.p, gelu_fc.p, x.p, w.p, b, N, C, OC);
     linear_gelu_backward_input(dfc.p, dact.p, dout.p, w.p, fc.p, N, C, OC);
@@ -279,7 +279,7 @@ static void test_nothing() {
     Device<float> dw(in.dw), db(in.db);
     linear_forward(out.p, x.p, w.p, bias.p, 0, C, OC);
     linear_backward_input(dx.p, dout.p, w.p, 0, C, OC);
-    linear_backward_weight(dw.p, dout.p, x.p, 0, C, OC);
+    linear_backward_weight(dw.p, dout.p, x.p, 0, C, OC, true);
     linear_backward_bias(db.p, dout.p, 0, OC);
     linear_gelu_forward(act.p, out.p, x.p, w.p, bias.p, 0, C, OC);
     linear_gelu_backward_input(dx.p, dact.p, dout.p, w.p, fc.p, 0, C, OC);
@@ -397,7 +397,7 @@ struct Layer {
 
     void forward() { linear_forward(out.p, x.p, w.p, bias.p, N, C, OC); }
     void input() { linear_backward_input(dfc.p, dout.p, w.p, N, C, OC); }
-    void weight() { linear_backward_weight(dw.p, dout.p, x.p, N, C, OC); }
+    void weight() { linear_backward_weight(dw.p, dout.p, x.p, N, C, OC, true); }
     void gelu(const floatX* b) { linear_gelu_forward(act.p, out.p, x.p, w.p, b, N, C, OC); }
     void gelu_back() { linear_gelu_backward_input(dfc.p, dact.p, dout.p, w.p, fc.p, N, C, OC); }
 };

@@ -41,7 +41,7 @@ static void test_slopes(Arch arch, int ranks, double share) {
     zero_gradients(s);
     a->targets.scale = 1.0f / (float)a->tokens;
     chunk_forward(s, a);
-    const Pass backward = {s, a, &s->act_grads[0][0], BOTH_GRADS, true};
+    const Pass backward = {s, a, &s->act_grads[0][0], BOTH_GRADS, true, false};
     chunk_backward(&backward);
     float* gradient = host_floats(s->grads.all, n);
     float* direction = (float*)checked_malloc((size_t)n * sizeof(float), "test");

@@ -330,7 +330,9 @@ static bool shared_agree(Trainer* t) {
 
 static void run_case(Trainer* t, int steps, Outcome* outcome) {
     memset(outcome, 0, sizeof *outcome);
+    const Arena* old = &t->stage.memory[ARENA_GRADIENTS];
     for (int step = 0; step < steps; step++) {
+        if (DEVICE_IS_HOST) memset(old->base, 0xff, old->used); // NaN: no step reads another one's gradients
         train_step(t);
         outcome->loss[step] = t->loss;
         outcome->norm[step] = t->grad_norm;

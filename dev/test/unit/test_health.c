@@ -22,7 +22,7 @@ ranks sanitized: 1 2
 #pragma GCC diagnostic ignored "-Wunused-function" // of the trainer's functions this file uses most, not all
 #include "../../../kernels/kernels.h"
 
-static void planted_weight(float* dw, const floatX* dout, const floatX* x, int N, int C, int OC);
+static void planted_weight(float* dw, const floatX* dout, const floatX* x, int N, int C, int OC, bool add);
 
 #define TRAIN_GPT_NO_MAIN
 #define linear_backward_weight planted_weight
@@ -162,8 +162,8 @@ static void plant_in_gradient(float* dw) {
     if (local >= 0 && dw == gradient_of(s, local, FC_W, 0)) device_from_host(dw + 3, &infinity, sizeof infinity);
 }
 
-static void planted_weight(float* dw, const floatX* dout, const floatX* x, int N, int C, int OC) {
-    linear_backward_weight(dw, dout, x, N, C, OC);
+static void planted_weight(float* dw, const floatX* dout, const floatX* x, int N, int C, int OC, bool add) {
+    linear_backward_weight(dw, dout, x, N, C, OC, add);
     plant_in_gradient(dw);
 }
 

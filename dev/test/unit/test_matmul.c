@@ -438,13 +438,12 @@ static void check_numbers(const char* what, const floatX* x, double* r, int64_t 
 static void test_linear(void) {
     enum { N = 71, C = 53, OC = 119, CUT = 30 };
     static float x[N * C], w[OC * C], bias[OC], dout[N * OC], dw[OC * C], db[OC];
-    static float dw0[OC * C], db0[OC], dw2[OC * C], db2[OC];
+    static float db0[OC], dw2[OC * C], db2[OC];
     static floatX out[N * OC], dx[N * C], c[N * OC];
     fill(x, N * C);
     fill(w, OC * C);
     fill(bias, OC);
     fill(dout, N * OC);
-    fill(dw0, OC * C);
     fill(db0, OC);
     floatX *x16 = rounded(x, N * C), *w16 = rounded(w, OC * C), *dout16 = rounded(dout, N * OC);
     floatX* bias16 = rounded(bias, OC);
@@ -456,18 +455,17 @@ static void test_linear(void) {
     check(memcmp(c, out, sizeof out) == 0, "matmul and linear_forward: the same bits");
     linear_backward_input(dx, dout16, w16, N, C, OC);
     check_numbers("linear_backward_input", dx, exact_product(NULL, 0, dout, OC, 1, w, 1, C, N, C, OC), N * C, OC);
-    memcpy(dw, dw0, sizeof dw);
-    linear_backward_weight(dw, dout16, x16, N, C, OC);
-    check_sums("linear_backward_weight", dw, exact_product(dw0, C, dout, 1, OC, x, 1, C, OC, C, N), OC * C, N);
+    for (int i = 0; i < OC * C; i++) dw[i] = dw2[i] = NAN; // must not be read
+    linear_backward_weight(dw, dout16, x16, N, C, OC, false);
+    check_sums("linear_backward_weight", dw, exact_product(NULL, 0, dout, 1, OC, x, 1, C, OC, C, N), OC * C, N);
     memcpy(db, db0, sizeof db);
     linear_backward_bias(db, dout16, N, OC);
     float one = 1;
     check_sums("linear_backward_bias", db, exact_product(db0, 0, &one, 0, 0, dout, 1, OC, 1, OC, N), OC, N);
 
     const int cut = matmul_best_kernel()->layout == MATMUL_TILES ? 32 : CUT;
-    memcpy(dw2, dw0, sizeof dw);
-    linear_backward_weight(dw2, dout16, x16, cut, C, OC);
-    linear_backward_weight(dw2, dout16 + cut * OC, x16 + cut * C, N - cut, C, OC);
+    linear_backward_weight(dw2, dout16, x16, cut, C, OC, false);
+    linear_backward_weight(dw2, dout16 + cut * OC, x16 + cut * C, N - cut, C, OC, true);
     memcpy(db2, db0, sizeof db);
     linear_backward_bias(db2, dout16, CUT, OC);
     linear_backward_bias(db2, dout16 + CUT * OC, N - CUT, OC);
