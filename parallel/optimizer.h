@@ -135,22 +135,17 @@ static inline void recast_parameters(const Stage* stage, int64_t seed, int64_t s
         all_gather_params(stage->params, stage->groups, &stage->layout, chunk);
 }
 
-// Whether products make a tensor's gradient: the first of a step overwrites it (Pass.adds). Of a tied embedding's two
-// gradients on one rank the head's is in this memory.
-static inline bool product_makes_gradient(const Stage* stage, const Tensor* tensor) {
-    const bool is_head = stage->model.tied && stage->layout.last_stage;
-    return !tensor->vector && tensor->kind != WPE && (tensor->kind != WTE || is_head);
-}
-
-// At the beginning of a step: zeroes the buffers that gradients are added to, all between those that products make.
-// (ZeRO 1's shards are written, not added.)
+// At the beginning of a step: zeroes the buffers that gradients are added to (ZeRO 1's shards are written): all between
+// matrices, whose first product overwrites (Pass.adds). The token embedding is one where this memory has the head's.
 static inline void zero_gradients(const Stage* stage) {
     const Layout* layout = &stage->layout;
+    const bool is_head = stage->model.tied && layout->last_stage;
     float* all = stage->grads.all;
     int64_t begin = 0;
     for (int i = 0; i < layout->n && all; i++) {
         const Slice* slice = &layout->slices[i];
-        if (!product_makes_gradient(stage, &slice->tensor)) continue;
+        const TensorKind kind = slice->tensor.kind;
+        if (slice->tensor.vector || kind == WPE || (kind == WTE && !is_head)) continue;
         device_zero(all + begin, (size_t)(slice->offset - begin) * sizeof(float));
         begin = slice->offset + slice_elements(slice);
     }
