@@ -30,9 +30,10 @@ that would be (T / 128 + 1) / 2 float arrays as large as Q, written and read: 1.
 
     queries    own Q and dO: S = Q K^T, dP = dO V^T; dS, in registers, is the left operand of dQ += dS K. dP is computed
                during the exponentials, dQ during the exponentials of the next keys
-    keys       own K and V: S^T = K Q^T and dP^T = V dO^T, of 64 queries at a time, since registers also hold dK and dV.
-               P^T and dS^T are left operands of dV += P^T dO and dK += dS^T Q. lse and D belong to columns here: two
-               more warps of the first warpgroup put them beside the tiles
+    keys       own K and V: S^T = K Q^T and dP^T = V dO^T, of 64 queries at a time, since registers also hold dK and dV,
+               and in heads of 64 K and V: these products read half as much shared memory, where the next piece's K and
+               V arrive meanwhile. P^T and dS^T are left operands of dV += P^T dO and dK += dS^T Q. lse and D belong to
+               columns here: two more warps of the first warpgroup put them beside the tiles
 */
 #pragma once
 
@@ -74,16 +75,16 @@ struct TileRing {
     Barrier given, own_full, own_empty, full[SLOTS], empty[SLOTS];
     int piece;
 
-    // full_count: arrivals that fill a slot
-    __device__ __forceinline__ void start(int full_count) {
+    // stats_warps: further warps that fill a slot, each lane a part of it, and read `piece`
+    __device__ __forceinline__ void start(int stats_warps) {
         if (threadIdx.x == 0) {
-            given.init(1), own_full.init(1), own_empty.init(8);
-            for (int i = 0; i < SLOTS; i++) full[i].init(full_count), empty[i].init(8);
+            given.init(1), own_full.init(1), own_empty.init(8 + stats_warps);
+            for (int i = 0; i < SLOTS; i++) full[i].init(1 + 32 * stats_warps), empty[i].init(8);
             barriers_fence();
         }
         __syncthreads();
     }
-    // The copying thread passes its next piece on when the computing warps are done with the former one.
+    // The copying thread passes its next piece on when all others have read `piece`, and its rows are not needed.
     __device__ __forceinline__ void give(int next, int round, CALLER_LINE) {
         own_empty.wait(round % 2 ^ 1, at);
         piece = next;
@@ -190,23 +191,35 @@ __device__ __forceinline__ void store_head(const TensorMap& map, int column, int
 
 // ---- Products, started: 64 rows of a warpgroup ------------------------------------------------------------------
 
-// c = A B^T. A: 64 rows, from `part` * 64 on, of A_ROWS of a head; B: N rows of a head
-template <int HS, int N, int A_ROWS>
-__device__ __forceinline__ void start_rows(float (&c)[N / 2], const floatX* a, int part, const floatX* b) {
-    const Tile<K_MAJOR> left = tile_k_major(a + part * PART * 64), right = tile_k_major(b);
+// The left operand of start_rows(), 16 columns a step: 64 of PIECE rows, from `part` * 64 on. In shared memory:
+template <int HS>
+__device__ __forceinline__ void own_rows(Tile<K_MAJOR> (&a)[HS / 16], const floatX* rows, int part) {
 #pragma unroll
-    for (int k = 0; k < HS / 16; k++) {
-        const Tile<K_MAJOR> l = {left.step(k % 4).descriptor + (uint64_t)(k / 4 * A_ROWS * 128 >> 4)};
-        const Tile<K_MAJOR> r = {right.step(k % 4).descriptor + (uint64_t)(k / 4 * N * 128 >> 4)};
-        wgmma<floatX>(c, l, r, k > 0);
-    }
+    for (int k = 0; k < HS / 16; k++) a[k] = tile_k_major(rows + part * PART * 64).step(k % 4, k / 4 * PIECE);
+}
+// In registers, so that a product reads half as much shared memory:
+template <int HS>
+__device__ __forceinline__ void own_rows(unsigned (&a)[HS / 16][4], const floatX* rows, int part) {
+    const int thread = (int)threadIdx.x % 128, row = part * PART + thread / 32 * 16 + thread % 16;
+#pragma unroll
+    for (int k = 0; k < HS / 16; k++)
+        ldmatrix_x4(a[k], rows + k / 4 * PIECE * 64 + tile_place(row, k % 4 * 16 + thread / 16 % 2 * 8));
+}
+
+// c = A B^T. A: (64, HS), by own_rows(); B: N rows of a head
+template <int HS, int N, class A>
+__device__ __forceinline__ void start_rows(float (&c)[N / 2], A (&a)[HS / 16], const floatX* b) {
+    warpgroup_fence(c, a);
+#pragma unroll
+    for (int k = 0; k < HS / 16; k++) wgmma<floatX>(c, a[k], tile_k_major(b).step(k % 4, k / 4 * N), k > 0);
     warpgroup_commit();
 }
 
 // c += A B. A: (64, N) in registers; B: N rows of a head
 template <int HS, int N>
-__device__ __forceinline__ void start_columns(float (&c)[HS / 2], const unsigned (&a)[N / 16][4], const floatX* b) {
+__device__ __forceinline__ void start_columns(float (&c)[HS / 2], unsigned (&a)[N / 16][4], const floatX* b) {
     const Tile<MN_MAJOR> right = tile_mn_major(b, N);
+    warpgroup_fence(c, a);
 #pragma unroll
     for (int k = 0; k < N / 16; k++) wgmma<floatX>(c, a[k], right.step(k), true);
     warpgroup_commit();
@@ -256,6 +269,8 @@ __device__ __forceinline__ void forward_products(ForwardShared<HS>& shared, cons
     constexpr int KEYS = PIECE, SLOTS = ForwardShared<HS>::SLOTS;
     auto& ring = shared.ring;
     const int lane = (int)threadIdx.x % 32;
+    Tile<K_MAJOR> q[HS / 16];
+    own_rows<HS>(q, shared.q, part);
     if (part == 1) barrier_arrive(TURN + 0, 256); // part 0 begins
     for (int round = 0, n = 0, piece; (piece = ring.await_piece(round)) < pieces.count; round++) {
         const Block block = block_of<false>(s, PIECE, piece);
@@ -265,8 +280,7 @@ __device__ __forceinline__ void forward_products(ForwardShared<HS>& shared, cons
 
         ring.own_full.wait(round % 2);
         ring.await_tile(n);
-        warpgroup_fence(p);
-        start_rows<HS, KEYS, PIECE>(p, shared.q, part, shared.tiles[n % SLOTS]);
+        start_rows<HS, KEYS>(p, q, shared.tiles[n % SLOTS]);
         warpgroup_wait<0>(p);
         ring.release(n++);
         mask_scores<KEYS, false>(by_columns(p), row, block.first);
@@ -275,10 +289,8 @@ __device__ __forceinline__ void forward_products(ForwardShared<HS>& shared, cons
         for (int key = block.first - KEYS; key >= 0; key -= KEYS) {
             ring.await_tile(n);
             barrier_sync(TURN + part, 256);
-            warpgroup_fence(p);
-            start_rows<HS, KEYS, PIECE>(p, shared.q, part, shared.tiles[n % SLOTS]);
+            start_rows<HS, KEYS>(p, q, shared.tiles[n % SLOTS]);
             ring.await_tile(n + 1);
-            warpgroup_fence(o, a);
             start_columns<HS, KEYS>(o, a, shared.tiles[(n + 1) % SLOTS]);
             barrier_arrive(TURN + 1 - part, 256);
             warpgroup_wait<1>(p);
@@ -292,7 +304,6 @@ __device__ __forceinline__ void forward_products(ForwardShared<HS>& shared, cons
         }
         ring.release_own();
         ring.await_tile(n);
-        warpgroup_fence(o, a);
         start_columns<HS, KEYS>(o, a, shared.tiles[n % SLOTS]);
         warpgroup_wait<0>(o, a);
         ring.release(n++);
@@ -317,7 +328,7 @@ __global__ static void __launch_bounds__(HOPPER_THREADS, 1)
     hopper_forward_kernel(const __grid_constant__ TensorMap qkv, const __grid_constant__ TensorMap out,
                           float* __restrict__ lse, Attention s, Pieces pieces) {
     auto& shared = block_shared<ForwardShared<HS>>();
-    shared.ring.start(1);
+    shared.ring.start(0);
     const int role = warp_uniform((int)threadIdx.x / 128);
     if (role == 0) {
         registers_release<COPY_REGISTERS>();
@@ -377,6 +388,9 @@ __device__ __forceinline__ void queries_products(QueriesShared<HS>& shared, cons
     constexpr int KEYS = PIECE, SLOTS = QueriesShared<HS>::SLOTS;
     auto& ring = shared.ring;
     const int lane = (int)threadIdx.x % 32;
+    Tile<K_MAJOR> q[HS / 16], d[HS / 16]; // Q, dO
+    own_rows<HS>(q, shared.q, part);
+    own_rows<HS>(d, shared.dout, part);
     for (int round = 0, n = 0, piece; (piece = ring.await_piece(round)) < pieces.count; round++) {
         const Block block = block_of<false>(s, PIECE, piece);
         const int row = block.first + part * PART + (int)threadIdx.x / 32 % 4 * 16; // of the warp
@@ -394,15 +408,13 @@ __device__ __forceinline__ void queries_products(QueriesShared<HS>& shared, cons
             const floatX *k = shared.tiles[n % SLOTS], *v = shared.tiles[(n + 1) % SLOTS];
             float p[KEYS / 2], ds[KEYS / 2]; // in here, so that nothing of the last step is kept
             ring.await_tile(n);
-            warpgroup_fence(p);
-            start_rows<HS, KEYS, PIECE>(p, shared.q, part, k);
+            start_rows<HS, KEYS>(p, q, k);
             ring.await_tile(n + 1);
             warpgroup_wait<1>(dq, a);
             // Tile n holds K, n + 1 holds V. The former step's K, tile n - 2, is also read by its dQ += dS K, which
             // only this wait ends; so it is released a step later than its V.
             if (key < block.first) ring.release(n - 2);
-            warpgroup_fence(ds);
-            start_rows<HS, KEYS, PIECE>(ds, shared.dout, part, v); // dP
+            start_rows<HS, KEYS>(ds, d, v); // dP
             warpgroup_wait<1>(p);
             if (key == block.first) {
                 __syncwarp(); // for the compiler: a branch around these instructions, not a condition in each
@@ -416,7 +428,6 @@ __device__ __forceinline__ void queries_products(QueriesShared<HS>& shared, cons
 #pragma unroll
             for (int i = 0; i < KEYS / 2; i++) ds[i] = p[i] * (ds[i] - dot[i / 2 % 2]);
             round_all<KEYS>(a, ds);
-            warpgroup_fence(dq, a);
             start_columns<HS, KEYS>(dq, a, k);
         }
         ring.release_own();
@@ -437,7 +448,7 @@ __global__ static void __launch_bounds__(HOPPER_THREADS, 1)
                             const floatX* __restrict__ dout, const floatX* __restrict__ out,
                             const float* __restrict__ lse, Attention s, Pieces pieces) {
     auto& shared = block_shared<QueriesShared<HS>>();
-    shared.ring.start(1);
+    shared.ring.start(0);
     const int role = warp_uniform((int)threadIdx.x / 128);
     if (role == 0) {
         registers_release<COPY_REGISTERS>();
@@ -487,6 +498,7 @@ __device__ __forceinline__ void keys_stats(TileRing<KeysShared<HS>::SLOTS>& ring
                                            const float* __restrict__ numbers, float scale, Attention s, Pieces pieces) {
     constexpr int SLOTS = KeysShared<HS>::SLOTS;
     for (int round = 0, n = 0, piece; (piece = ring.await_piece(round)) < pieces.count; round++) {
+        ring.release_own(); // `piece` has been read
         const Block block = block_of<true>(s, PIECE, piece);
         const float* head = numbers + block.stats;
         for (int h = 0; h < s.NH / s.NKV; h++, head += s.T) {
@@ -513,6 +525,8 @@ __device__ __forceinline__ void keys_products(KeysShared<HS>& shared, const Tens
     constexpr int QUERIES = PART, SLOTS = KeysShared<HS>::SLOTS;
     auto& ring = shared.ring;
     const int lane = (int)threadIdx.x % 32;
+    constexpr bool KEPT = HS == 64; // K and V, in registers; heads of 128 have no room for them
+    std::conditional_t<KEPT, unsigned[4], Tile<K_MAJOR>> k[HS / 16], v[HS / 16];
     for (int round = 0, n = 0, piece; (piece = ring.await_piece(round)) < pieces.count; round++) {
         const Block block = block_of<true>(s, PIECE, piece);
         const int own = block.first + part * PART, row = own + (int)threadIdx.x / 32 % 4 * 16; // of the warp
@@ -522,6 +536,9 @@ __device__ __forceinline__ void keys_products(KeysShared<HS>& shared, const Tens
         // need not be n - 1: tiles before the keys are released at once, and start no product.
         int used = -1;
         ring.own_full.wait(round % 2);
+        own_rows<HS>(k, shared.k, part);
+        own_rows<HS>(v, shared.v, part);
+        if (KEPT) ring.release_own();
         for (int h = 0; h < s.NH / s.NKV; h++) {
             for (int query = block.first; query < s.T; query += QUERIES, n++) {
                 ring.await_tile(n);
@@ -532,22 +549,19 @@ __device__ __forceinline__ void keys_products(KeysShared<HS>& shared, const Tens
                 const auto& tile = shared.tiles[n % SLOTS];
                 const float* D_of = shared.D[n % SLOTS];
                 float p[QUERIES / 2], ds[QUERIES / 2]; // in here, so that nothing of the last step is kept
-                warpgroup_fence(p);
-                start_rows<HS, QUERIES, PIECE>(p, shared.k, part, tile.q); // S^T
+                start_rows<HS, QUERIES>(p, k, tile.q); // S^T
                 warpgroup_wait<1>(dv, dk, a, b);
                 if (used >= 0) ring.release(used);
-                warpgroup_fence(ds);
-                start_rows<HS, QUERIES, PIECE>(ds, shared.v, part, tile.dout); // dP^T
-                warpgroup_wait<1>(p);
+                start_rows<HS, QUERIES>(ds, v, tile.dout); // dP^T
+                warpgroup_wait<1>(p, k);
                 if (query == own) {
                     __syncwarp(); // as in queries_products
                     mask_scores<QUERIES, true>(by_columns(p), row, query);
                 }
                 exp_columns<QUERIES>(by_columns(p), shared.lse2[n % SLOTS], s.scale);
                 round_all<QUERIES>(a, p);
-                warpgroup_fence(dv, a);
                 start_columns<HS, QUERIES>(dv, a, tile.dout);
-                warpgroup_wait<1>(ds);
+                warpgroup_wait<1>(ds, v);
 #pragma unroll
                 for (int i = 0; i < QUERIES / 2; i += 4) {
                     const Packed<float, 2> dot = load<2>(D_of + i * 2 + lane % 4 * 2);
@@ -555,12 +569,11 @@ __device__ __forceinline__ void keys_products(KeysShared<HS>& shared, const Tens
                     for (int j = 0; j < 4; j++) ds[i + j] = p_of(a, i + j) * (ds[i + j] - dot[j % 2]);
                 }
                 round_all<QUERIES>(b, ds);
-                warpgroup_fence(dk, b);
                 start_columns<HS, QUERIES>(dk, b, tile.q);
                 used = n;
             }
         }
-        ring.release_own();
+        if (!KEPT) ring.release_own();
         warpgroup_wait<0>(dv, dk, a, b);
         if (used >= 0) ring.release(used);
 #pragma unroll
@@ -578,7 +591,7 @@ __global__ static void __launch_bounds__(HOPPER_THREADS, 1)
                          const __grid_constant__ TensorMap qkv_map, const float* __restrict__ lse,
                          const float* __restrict__ D, Attention s, Pieces pieces) {
     auto& shared = block_shared<KeysShared<HS>>();
-    shared.ring.start(1 + 2 * 32);
+    shared.ring.start(2);
     const int role = warp_uniform((int)threadIdx.x / 128);
     if (role == 0) {
         registers_release<KEYS_COPY_REGISTERS>();

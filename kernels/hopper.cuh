@@ -108,8 +108,10 @@ enum Major { K_MAJOR, MN_MAJOR };
 template <Major major>
 struct Tile {
     uint64_t descriptor;
-    // The same tile, 16 k further: K_MAJOR: k < 4, within the 64 columns; MN_MAJOR: within the tile's rows.
-    __device__ Tile step(int k) const { return {descriptor + (uint64_t)(k * (major == K_MAJOR ? 32 : 2048) >> 4)}; }
+    // 16 k further: K_MAJOR: k < 4, within 64 columns, of the tile that begins `rows` later; MN_MAJOR: within its rows.
+    __device__ Tile step(int k, int rows = 0) const {
+        return {descriptor + (major == K_MAJOR ? 2 : 128) * k + 8 * rows};
+    }
 };
 
 // ---- On a GPU ---------------------------------------------------------------------------------------------------
@@ -309,6 +311,7 @@ __device__ __forceinline__ void store_matrix_x4(void* row, const unsigned (&r)[4
 // that a product writes them later.
 __device__ __forceinline__ void keep_in_place(float& r) { asm volatile("" : "+f"(r)::"memory"); }
 __device__ __forceinline__ void keep_in_place(unsigned& r) { asm volatile("" : "+r"(r)::"memory"); }
+__device__ __forceinline__ void keep_in_place(Tile<K_MAJOR>&) {} // not written by a product, nor read after its start
 template <class T, int n>
 __device__ __forceinline__ void keep_in_place(T (&r)[n]) {
 #pragma unroll

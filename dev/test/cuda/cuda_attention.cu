@@ -369,7 +369,7 @@ static void test_sections(void) {
 // computing warps have seen it, and its block.
 __global__ static void __launch_bounds__(HOPPER_THREADS, 1) pieces_kernel(int* to, Pieces pieces) {
     auto& ring = *dynamic_shared<TileRing<4>>();
-    ring.start(1);
+    ring.start(0);
     if (threadIdx.x == 0) {
         int round = 0, piece;
         for (; (piece = next_piece(pieces)) < pieces.count; round++) {
