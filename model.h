@@ -110,14 +110,6 @@ static inline ModelConfig model_of(Arch arch, int L, int C, int NH, int NKV, int
     return m;
 }
 
-static inline ModelConfig model_gpt2(int L, int C, int NH, int T, int V) {
-    return model_of(ARCH_GPT2, L, C, NH, NH, 4 * C, T, V);
-}
-
-static inline ModelConfig model_llama(int L, int C, int NH, int NKV, int F, int T, int V) {
-    return model_of(ARCH_LLAMA, L, C, NH, NKV, F, T, V);
-}
-
 // Whether two models compute the same function, with weights of the same shapes.
 static inline bool model_same(const ModelConfig* a, const ModelConfig* b) {
     return a->arch == b->arch && a->norm == b->norm && a->position == b->position && a->activation == b->activation &&

@@ -513,8 +513,9 @@ static void draw_reference_weights(float* weights, const Layout* layout) {
 // tokens: more than a piece of Hopper's attention, 128 rows, and no multiple of it. pieces: 4 x 8 heads x 9 pieces, two
 // for each multiprocessor of an H100.
 static Reference reference_of(const char* name) {
-    const ModelConfig gpt2 = model_gpt2(2, 128, 2, 200, 1000), llama = model_llama(2, 256, 2, 1, 352, 200, 1000);
-    const ModelConfig pieces = model_gpt2(1, 512, 8, 1100, 1000);
+    const ModelConfig gpt2 = model_of(ARCH_GPT2, 2, 128, 2, 2, 512, 200, 1000),
+                      llama = model_of(ARCH_LLAMA, 2, 256, 2, 1, 352, 200, 1000);
+    const ModelConfig pieces = model_of(ARCH_GPT2, 1, 512, 8, 8, 2048, 1100, 1000);
     const ModelConfig* m = model_find_preset(name);
     if (strcmp(name, "pieces") == 0) m = &pieces;
     if (strcmp(name, "gpt2") == 0) m = &gpt2;

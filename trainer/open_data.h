@@ -191,7 +191,7 @@ static inline ModelConfig resolve_model(Trainer* t, Option* table, int n, int da
     char newest[CHECKPOINT_PATH] = "";
     const bool resumes = o->resume && find_model(t, newest);
     const char* path = resumes ? newest : o->init;
-    ModelConfig stored = model_gpt2(1, 1, 1, 1, 1);
+    ModelConfig stored = model_of(ARCH_GPT2, 1, 1, 1, 1, 4, 1, 1);
     bool named = false; // whether the weights name their model
     Error error;
     if (o->init && !resumes) check_all_ranks(t, checkpoint_find_weights(o->init, !o->dry_run, &error), &error);

@@ -445,7 +445,8 @@ static void bench_lengths(void) {
 
 static void bench_models(void) {
     if (bench.tiny) {
-        ModelConfig tiny[] = {model_gpt2(2, 64, 1, 70, 300), model_llama(2, 128, 2, 1, 192, 70, 300)};
+        ModelConfig tiny[] = {model_of(ARCH_GPT2, 2, 64, 1, 1, 256, 70, 300),
+                              model_of(ARCH_LLAMA, 2, 128, 2, 1, 192, 70, 300)};
         tiny[0].name = "tiny-gpt2";
         tiny[1].name = "tiny-llama";
         for (int i = 0; i < 2; i++) bench_model(&tiny[i], 1, 70);

@@ -22,7 +22,7 @@ typedef struct {
 // ----------------------------------------------------------------------------------------------------------------
 // The readers: each reads the file, and uses what it has read. False: refused, with a reason.
 
-static ModelConfig small_model(void) { return model_gpt2(4, 64, 4, 64, 256); }
+static ModelConfig small_model(void) { return model_of(ARCH_GPT2, 4, 64, 4, 4, 256, 64, 256); }
 
 static bool read_cluster(const File* file, Error* error) {
     Cluster cluster;
@@ -215,7 +215,7 @@ static void add_checkpoint(void) {
 
 static void add_configs(void) {
     const ModelConfig small = small_model();
-    ModelConfig llama = model_llama(4, 64, 4, 2, 172, 64, 256);
+    ModelConfig llama = model_of(ARCH_LLAMA, 4, 64, 4, 2, 172, 64, 256);
     llama.rope_theta = 5e5;
     llama.rope_scaling.factor = 8;
     llama.rope_scaling.low = 1;

@@ -150,9 +150,9 @@ static inline void make_models(void) {
     gpt2_untied = model_of(ARCH_GPT2, 3, 36, 6, 6, 30, 5, 50);
     gpt2_untied.name = "gpt2 untied";
     gpt2_untied.tied = false;
-    llama_untied = model_llama(4, 32, 8, 2, 48, 8, 23);
+    llama_untied = model_of(ARCH_LLAMA, 4, 32, 8, 2, 48, 8, 23);
     llama_untied.name = "llama untied";
-    llama_tied = model_llama(5, 24, 6, 3, 12, 8, 19);
+    llama_tied = model_of(ARCH_LLAMA, 5, 24, 6, 3, 12, 8, 19);
     llama_tied.name = "llama tied";
     llama_tied.tied = true;
 }

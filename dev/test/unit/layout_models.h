@@ -11,7 +11,8 @@ static inline void test_models(ModelConfig models[MODELS]) {
                                         "llama, one key/value head"};
     const ModelConfig made[MODELS] = {
         model_of(ARCH_GPT2, 5, 24, 12, 12, 48, 8, 21), model_of(ARCH_GPT2, 4, 32, 16, 16, 32, 8, 19),
-        model_llama(4, 32, 8, 2, 48, 8, 23), model_llama(3, 24, 12, 4, 24, 8, 50), model_llama(2, 30, 15, 1, 15, 8, 9)};
+        model_of(ARCH_LLAMA, 4, 32, 8, 2, 48, 8, 23), model_of(ARCH_LLAMA, 3, 24, 12, 4, 24, 8, 50),
+        model_of(ARCH_LLAMA, 2, 30, 15, 1, 15, 8, 9)};
     for (int i = 0; i < MODELS; i++) {
         models[i] = made[i];
         models[i].name = names[i];

@@ -27,7 +27,7 @@ static inline Cluster cluster_named(const char* name) {
     return c;
 }
 
-static inline ModelConfig gpt(int L, int C, int NH) { return model_gpt2(L, C, NH, 2048, 51200); }
+static inline ModelConfig gpt(int L, int C, int NH) { return model_of(ARCH_GPT2, L, C, NH, NH, 4 * C, 2048, 51200); }
 
 static inline double seconds_of(const StepSetup* s) {
     StepCost cost = step_cost(s);

@@ -200,7 +200,8 @@ static void test_traffic(bool few) {
         {"--dp-mode diloco --local-steps 3 --sites 2 --tp 2 --pp 2", 16},
     };
     static const int64_t spans[][2] = {{0, 1}, {0, 7}, {1, 2}, {3, 16}, {5, 5}};
-    const ModelConfig models[2] = {model_of(ARCH_GPT2, 5, 12, 2, 2, 40, 11, 97), model_llama(4, 24, 4, 2, 56, 9, 53)};
+    const ModelConfig models[2] = {model_of(ARCH_GPT2, 5, 12, 2, 2, 40, 11, 97),
+                                   model_of(ARCH_LLAMA, 4, 24, 4, 2, 56, 9, 53)};
     Read read;
     for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
         double worst = 0, most = 0;

@@ -87,7 +87,7 @@ static void test_slopes(Arch arch, int ranks, double share) {
 // either scale; without, they are sqrt(N) times smaller. 8192 numbers each, of some 50 independent ones: a standard
 // deviation to 10 %.
 static void test_private_channels(void) {
-    const ModelConfig m = model_llama(2, 128, 4, 4, 256, 64, 61);
+    const ModelConfig m = model_of(ARCH_LLAMA, 2, 128, 4, 4, 256, 64, 61);
     const CaatConfig sync = {4, 0.5, false};
     Alone alone;
     alone_open(&alone, &m, sync, 2);
@@ -115,7 +115,7 @@ static void test_private_channels(void) {
 // A logit of some hundreds, in any of the states: e to its power is more than float32 holds, and the loss is a number
 // all the same. (The maximum of the other states would do for smaller ones.)
 static void test_large_logits(int state) {
-    const ModelConfig m = model_llama(1, 32, 4, 4, 44, 16, 61);
+    const ModelConfig m = model_of(ARCH_LLAMA, 1, 32, 4, 4, 44, 16, 61);
     const CaatConfig sync = {4, 0.5, false};
     Alone alone;
     alone_open(&alone, &m, sync, 2);

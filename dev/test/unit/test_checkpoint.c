@@ -86,7 +86,7 @@ static void test_names_of_sites(void) {
 
 // Tensors larger than the writer's buffer, with rows that do not divide it.
 static void test_large(void) {
-    ModelConfig m = model_gpt2(2, 250, 2, 24, 4500);
+    ModelConfig m = model_of(ARCH_GPT2, 2, 250, 2, 2, 1000, 24, 4500);
     m.name = "gpt2, 2.7M";
     const Sizes two = {2, 1, 1};
     Error error = {""};
@@ -404,7 +404,8 @@ int main(int argc, char** argv) {
     test_state();
     test_config_caat(&gpt2_tied);
     test_init();
-    const ModelConfig gpt2 = model_of(ARCH_GPT2, 1, 4, 2, 2, 2, 2, 3), llama = model_llama(2, 4, 2, 1, 2, 2, 3);
+    const ModelConfig gpt2 = model_of(ARCH_GPT2, 1, 4, 2, 2, 2, 2, 3),
+                      llama = model_of(ARCH_LLAMA, 2, 4, 2, 1, 2, 2, 3);
     const Sizes two = {2, 1, 1}, four = {2, 2, 1};
     test_every_call(&gpt2, &two);
     if (argc < 2 || strcmp(argv[1], "--short") != 0) test_every_call(&llama, &four);

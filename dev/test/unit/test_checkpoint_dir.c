@@ -188,7 +188,7 @@ static void test_says(void) {
 
 // A run is not continued as another model: every field that config.json has and that changes what is computed.
 static void test_same_model(void) {
-    ModelConfig base = model_llama(4, 64, 8, 4, 128, 32, 100), other;
+    ModelConfig base = model_of(ARCH_LLAMA, 4, 64, 8, 4, 128, 32, 100), other;
     const RopeScaling scaling = {8, 1, 4, 8192};
     base.rope_scaling = scaling;
     int* const integers[] = {&other.L, &other.C, &other.NH, &other.NKV, &other.F, &other.T, &other.V};

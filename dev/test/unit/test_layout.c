@@ -533,7 +533,7 @@ static void test_tensor_parallel(void) {
             if (NH % NKV != 0) continue;
             for (int F = 1; F <= 12; F++) {
                 for (int V = 1; V <= 20; V++) {
-                    const ModelConfig m = model_llama(1, 2 * NH, NH, NKV, F, 8, V);
+                    const ModelConfig m = model_of(ARCH_LLAMA, 1, 2 * NH, NH, NKV, F, 8, V);
                     for (int t = 1; t <= 8; t++) {
                         const ParallelConfig parallel = parallel_of_rank(0, t, 1, 1);
                         Error error = {""};
@@ -558,7 +558,7 @@ static void test_tensor_parallel(void) {
     bool ok = true;
     for (int t = 1; t <= 8; t++) {
         for (int T = 1; T <= 24; T++, sequences++) {
-            const ModelConfig m = model_llama(1, 2 * 840, 840, 840, 840, 24, 840);
+            const ModelConfig m = model_of(ARCH_LLAMA, 1, 2 * 840, 840, 840, 840, 24, 840);
             ParallelConfig parallel = parallel_of_rank(0, t, 1, 1);
             parallel.sequence_parallel = true;
             Error error = {""};
@@ -576,7 +576,7 @@ static void test_states_fit(void) {
     for (int i = 0; i < 12 * 12 * 12 * 8 * 8; i++) {
         const int NH = i % 12 + 1, NKV = i / 12 % 12 + 1, F = i / 144 % 12 + 1, t = i / 1728 % 8 + 1, N = i / 13824 + 1;
         if (NH % NKV != 0) continue;
-        const ModelConfig m = model_llama(1, 2 * NH, NH, NKV, F, 8, 8 * 8);
+        const ModelConfig m = model_of(ARCH_LLAMA, 1, 2 * NH, NH, NKV, F, 8, 8 * 8);
         const ParallelConfig parallel = with_states(parallel_of_rank(0, t, 1, 1), N, 0.5);
         Error error = {""};
         bool without_token;

@@ -5,7 +5,7 @@ test_layout_values.c: what a rank's slices hold: rows of fused matrices, the sta
 
 // A fused q, k, v matrix cut over two ranks: rank 1 holds the second half of q, of k and of v.
 static void test_fused_rows(void) {
-    const ModelConfig m = model_gpt2(1, 4, 2, 8, 10);
+    const ModelConfig m = model_of(ARCH_GPT2, 1, 4, 2, 2, 16, 8, 10);
     Layout layout;
     Error error;
     check(layout_build(&layout, &m, parallel_of_rank(1, 2, 1, 1), 8, &error), "a tiny gpt2 on t=2");
@@ -66,7 +66,7 @@ static void test_initial_states(const Layout* whole, const ModelConfig* m, const
 
 // Initial values do not depend on the mesh, have the right spread, and differ between tensors.
 static void test_initial_values(void) {
-    const ModelConfig m = model_llama(2, 32, 8, 4, 48, 16, 61);
+    const ModelConfig m = model_of(ARCH_LLAMA, 2, 32, 8, 4, 48, 16, 61);
     Layout whole, part;
     Error error;
     check(layout_build(&whole, &m, parallel_of_rank(0, 1, 1, 1), 16, &error), "one rank");

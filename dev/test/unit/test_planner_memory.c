@@ -111,7 +111,7 @@ static void test_published(void) {
 
 // Published formulas of memory, beside each other (Korthikanti et al. 2022).
 static void test_formulas(void) {
-    const ModelConfig m = model_gpt2(48, 6144, 64, 2048, 51200);
+    const ModelConfig m = model_of(ARCH_GPT2, 48, 6144, 64, 64, 24576, 2048, 51200);
     const double x = 2048.0 * 4 * 6144, scores = 5.0 * 64 * 2048 / 6144;
     check(relative(formula_block_bytes(&m, 4, 2048, 1, false, RECOMPUTE_NONE), x * (34 + scores)) < 1e-12 &&
               relative(formula_block_bytes(&m, 4, 2048, 8, true, RECOMPUTE_NONE), x * (34 + scores) / 8) < 1e-12 &&
@@ -127,7 +127,7 @@ static void test_formulas(void) {
               relative(formula_activation_bytes(&m, 4, 2048, &chunks, &three, false), 48 * 2 * x * (1 + 7.0 / 24)) <
                   1e-12,
           "the first stage keeps L blocks' worth, interleaved 1 + (p - 1) / (p v) times that");
-    const ModelConfig llama = model_llama(80, 8192, 64, 8, 28672, 4096, 32000);
+    const ModelConfig llama = model_of(ARCH_LLAMA, 80, 8192, 64, 8, 28672, 4096, 32000);
     ParallelConfig parallel = config_of(8, 1, 1, 1, ONE_F_ONE_B);
     const double rows = 2.0 * 4096 * 2, split = (8192 + 2 * 1024) + 8192 + 2 * 28672;
     const double apart = formula_fused_bytes(&llama, 2, 4096, &parallel);

@@ -404,7 +404,7 @@ static void test_recommended(void) {
 // limit ends has only rows that are sound, or none.
 static void test_time_limit(void) {
     const Cluster cluster = cluster_named("dgx-b200");
-    const ModelConfig model = model_gpt2(480, 131072, 1024, 8192, 51200);
+    const ModelConfig model = model_of(ARCH_GPT2, 480, 131072, 1024, 1024, 524288, 8192, 51200);
     Question q = question(&model, 72000, 7200, &cluster, "threefold");
     Answer a;
     Error error;
@@ -432,7 +432,7 @@ static void test_refusals(void) {
     Cluster unknown = h100, little = h100;
     unknown.device.hbm = 0; // kernels would take for ever
     little.device.memory = 1e5;
-    const ModelConfig model = model_gpt2(4, 64, 4, 64, 256);
+    const ModelConfig model = model_of(ARCH_GPT2, 4, 64, 4, 4, 256, 64, 256);
     const struct {
         const char* given;
         int ranks, T;

@@ -33,7 +33,7 @@ static void test_ends(void) {
     const Cluster cluster = cluster_named("selene");
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         const int L = shapes[i][0], p = shapes[i][1], stages = p * shapes[i][2], ends = shapes[i][3];
-        const ModelConfig m = model_gpt2(L, 64, 8, 64, 512);
+        const ModelConfig m = model_of(ARCH_GPT2, L, 64, 8, 8, 256, 64, 512);
         const ParallelConfig parallel = config_of(1, p, 1, shapes[i][2], RECOMPUTE_NONE);
         Error error;
         const StepSetup s = step_setup(&m, &parallel, 1, 64, 4 * p, software_find("megatron-2022"), &cluster),
@@ -55,7 +55,7 @@ static void test_ends(void) {
 static void test_deferred(void) {
     enum { M = 16 };
     const Cluster c = cluster_named("dgx-h100");
-    const ModelConfig m = model_gpt2(16, 2048, 16, 1024, 256000);
+    const ModelConfig m = model_of(ARCH_GPT2, 16, 2048, 16, 16, 8192, 1024, 256000);
     Software at_once = *software_find("megatron-core");
     at_once.defers_head = false;
     for (int p = 1; p <= 8; p += 7) {
@@ -293,7 +293,7 @@ static void test_kernels(void) {
         }
     }
     // A list at a time: bytes, elements of its kernels.
-    const ModelConfig m = model_gpt2(3, 512, 8, 256, 1000);
+    const ModelConfig m = model_of(ARCH_GPT2, 3, 512, 8, 8, 2048, 256, 1000);
     const ParallelConfig one = config_of(1, 1, 1, 1, RECOMPUTE_NONE), two = config_of(2, 2, 1, 1, RECOMPUTE_NONE);
     const double rows_C = 512 * 512, logits = 512 * 1000;
     const double bytes[8] = {10 * rows_C,                   // embedding: 5 values a number

@@ -288,7 +288,7 @@ int main(void) {
     setenv("MATMUL_EPILOGUE", "0", 1); // a GPU's library computes another GELU than our kernels, which do it again
     device_open(0);
     ModelConfig gpt2 = model_of(ARCH_GPT2, 2, 48, 3, 3, MLP_CHANNELS, SEQ, 256);
-    ModelConfig llama = model_llama(2, 48, 6, 2, 72, SEQ, 256);
+    ModelConfig llama = model_of(ARCH_LLAMA, 2, 48, 6, 2, 72, SEQ, 256);
     gpt2.name = "gpt2";
     llama.name = "llama";
     folder_begin("test_trainer");
