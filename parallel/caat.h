@@ -38,12 +38,6 @@ static inline void caat_reduce_finish(const Stage* stage, Activations* acts, flo
         caat_unpack(z, (floatX*)acts->shared, x, factor, streams, acts->tokens, C, S);
 }
 
-// The gradient of a bias that is added to every stream: the sum of all streams' gradients.
-static inline void caat_bias_grad(const Stage* stage, const Activations* acts, int layer, TensorKind bias,
-                                  const floatX* dx) {
-    if (stage->model.biases) linear_backward_bias(gradient(stage, layer, bias), dx, acts->N, stage->model.C);
-}
-
 // x (N, C): every stream begins with the same embeddings, one (tokens, C).
 static inline void caat_copy_streams(const Stage* stage, const Activations* acts, floatX* x, const floatX* one) {
     const int C = stage->model.C;

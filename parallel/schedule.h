@@ -576,11 +576,6 @@ static inline Schedule schedule_build_untrained(const PipelineConfig* config, in
     return schedule_build_forward(&none, config->m);
 }
 
-// Whether this is the table of a training step.
-static inline bool schedule_trains(const Schedule* schedule) {
-    return schedule_in_flight(schedule, -1, BACKWARD_INPUT) > 0;
-}
-
 // The tables of all p stages.
 static inline Schedule* schedules_build(const PipelineConfig* config) {
     Schedule* stages = (Schedule*)checked_malloc((size_t)config->p * sizeof(Schedule), "the schedule");

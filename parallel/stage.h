@@ -240,11 +240,6 @@ static inline int64_t kv_cache_elements(const Stage* stage) {
 }
 static inline int attn_out_size(const Stage* stage) { return stage->layout.NH * model_head_size(&stage->model); }
 
-// The parts in which a micro-batch of B sequences is computed: one, or two in turn. A text that is generated has one.
-static inline int microbatch_parts(const Stage* stage, int B) {
-    return stage->layout.parallel.tp_overlap && B % HALVES == 0 ? HALVES : 1;
-}
-
 // Binds activations to micro-batch k in a chunk: B sequences of T tokens. decode: one token, whose row every tensor
 // rank holds.
 static inline void activations_bind(Activations* acts, const Stage* stage, int chunk, int k, int B, int T,
@@ -263,7 +258,7 @@ static inline void activations_bind(Activations* acts, const Stage* stage, int c
     acts->branch = stage->branch;
     acts->dnorm = stage->dnorm;
     acts->shared = stage->shared;
-    acts->parts = microbatch_parts(stage, B);
+    acts->parts = stage->layout.parallel.tp_overlap && B % HALVES == 0 ? HALVES : 1; // a generated text's B is 1
 }
 
 // The activations that the forward pass keeps of a block, and the residual stream before it. Layers are numbered over
@@ -552,7 +547,7 @@ static inline bool stage_plan(Stage* stage, const ModelConfig* m, ParallelConfig
     stage->B = B;
     stage->T = T;
     stage->slots = schedule->slots;
-    stage->trains = schedule_trains(schedule);
+    stage->trains = schedule_in_flight(schedule, -1, BACKWARD_INPUT) > 0;
     stage->split_backward = schedule_splits_backward(schedule->config.kind);
     if (!layout_build(&stage->layout, m, parallel, T, error)) return false;
     if (stage->layout.last_stage)

@@ -139,7 +139,8 @@ static inline void row_parallel_output_grad_finish(const Pass* pass, floatX* buf
     if (row_parallel_output_grad(pass, buffer) == dx) return;
     if (is_caat(stage)) {
         caat_reduce_finish(stage, acts, buffer, dx, true);
-        caat_bias_grad(stage, acts, layer, linear_of(stage, layer, w).bias, dx);
+        const TensorKind bias = linear_of(stage, layer, w).bias; // added to every stream: its gradient sums theirs
+        if (stage->model.biases) linear_backward_bias(gradient(stage, layer, bias), dx, acts->N, stage->model.C);
     } else if (acts->split) {
         gather_from_sequence_region(stage->groups, buffer, dx, n);
     } else {

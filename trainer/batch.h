@@ -124,13 +124,6 @@ static inline void load_microbatch(Trainer* t, const StepInput* input, int k) {
     }
 }
 
-// Copies the first n inputs and their targets.
-static inline void batch_to_device(const TokenBatch* batch, int64_t n) {
-    const size_t size = (size_t)n * sizeof(int32_t);
-    device_from_host(batch->device, batch->host, size);
-    device_from_host(batch->device + batch->tokens, batch->host + batch->tokens, size);
-}
-
 // Loads the tokens of all micro-batches of a pass, where the stage has the embedding or the head.
 static inline void load_batch(Trainer* t, const StepInput* input) {
     const Stage* stage = &t->stage;
@@ -138,7 +131,11 @@ static inline void load_batch(Trainer* t, const StepInput* input) {
     if (!stage->layout.first_stage && !stage->layout.last_stage) return;
     reserve_microbatches(t, m);
     for (int k = 0; k < m; k++) load_microbatch(t, input, k);
-    if (!DEVICE_IS_HOST) batch_to_device(&t->batch, (int64_t)m * stage->B * stage->T);
+    if (DEVICE_IS_HOST) return;
+    const TokenBatch* batch = &t->batch;
+    const size_t size = (size_t)m * (size_t)stage->B * (size_t)stage->T * sizeof(int32_t); // of the inputs, or targets
+    device_from_host(batch->device, batch->host, size);
+    device_from_host(batch->device + batch->tokens, batch->host + batch->tokens, size);
 }
 
 // Where the losses of micro-batch k are added up: of its leaf, in training.
