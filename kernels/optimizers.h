@@ -23,14 +23,16 @@ typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_SGD, OPTIMIZERS } OptimizerKind;
 
 typedef struct {
     const char* name;
+    bool beta2;  // whether --beta2 and --eps apply
+    double lr;   // the default of --lr; 0: by the model's size
     int moments; // float32 arrays beside the parameters
     void (*update)(floatX* params, float* master, const float* grad, float* m, float* v, const TensorRange* ranges,
                    int count, const OptimizerStep* s);
 } Optimizer;
 
 static const Optimizer optimizers[OPTIMIZERS] = {
-    {"adamw", 2, adamw_update},
-    {"sgd", 1, sgd_update},
+    {"adamw", true, 0, 2, adamw_update},
+    {"sgd", false, 3e-3, 1, sgd_update},
 };
 
 #endif

@@ -116,8 +116,7 @@ static inline ModelConfig settings_model_of(const Settings* o, Option* table, in
 // Sets the learning rates and the warm-up that were not given. With trained weights (--init) lr is a tenth, the rate at
 // which a run with these defaults ends; the 5e-5 usual for fine-tuning GPT-2 is close to that.
 static inline void settings_rates(Settings* o, const ModelConfig* m) {
-    const double own = optimizer_names[o->optimizer].lr,
-                 usual = own > 0 ? own : usual_rate((double)model_parameters(m));
+    const double own = optimizers[o->optimizer].lr, usual = own > 0 ? own : usual_rate((double)model_parameters(m));
     if (o->lr < 0) o->lr = o->init ? to_digits(usual / 10, 2) : usual;
     if (o->min_lr < 0) o->min_lr = to_digits(o->lr / 10, 6);
     if (o->warmup < 0) o->warmup = min_i64(2000, o->steps / 20);
@@ -220,10 +219,10 @@ static inline void check_settings(Settings* o) {
         die_usage("--%s has no meaning with --temperature 0, which takes the likeliest token",
                   o->top_k > 0 ? "top-k" : "top-p");
     const Settings usual = settings_default();
-    const bool adamw = optimizer_names[o->optimizer].beta2;
+    const bool adamw = optimizers[o->optimizer].beta2;
     const char* foreign = !adamw && o->eps != usual.eps ? "eps" : NULL;
     if (!adamw && o->beta2 != usual.beta2) foreign = "beta2";
-    if (foreign) die_usage("--%s has no meaning with --optimizer %s", foreign, optimizer_names[o->optimizer].name);
+    if (foreign) die_usage("--%s has no meaning with --optimizer %s", foreign, optimizers[o->optimizer].name);
 }
 
 // ---- The mesh and the batch ---------------------------------------------------------------------------------------

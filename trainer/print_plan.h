@@ -230,8 +230,7 @@ static void print_optimizer(const Settings* settings) {
     const Optimizer* optimizer = &optimizers[settings->optimizer];
     char text[256] = "", clip[32] = "no clip";
     append_text(text, sizeof text, "beta1 %g", settings->beta1);
-    if (optimizer_names[settings->optimizer].beta2)
-        append_text(text, sizeof text, ", beta2 %g, eps %g", settings->beta2, settings->eps);
+    if (optimizer->beta2) append_text(text, sizeof text, ", beta2 %g, eps %g", settings->beta2, settings->eps);
     if (settings->clip > 0) snprintf(clip, sizeof clip, "clip %g", settings->clip);
     print_line("optimizer %s: %s, weight decay %g, %s", optimizer->name, text, settings->weight_decay, clip);
     print_line("lr        %g after a warm-up of %lld step%s; %s to %g at step %lld", settings->lr,

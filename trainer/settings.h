@@ -5,25 +5,17 @@ trainer/derived.h.
 #pragma once
 
 #include "../comm/collectives/collectives.h"
+#include "../kernels/optimizers.h"
 #include "../model.h"
 #include "../parallel/schedule.h"
 #include "../util/options.h"
 #include "learning_rate.h"
 
-// The optimizers, in the order of kernels/optimizers.h: whether --beta2 and --eps apply; the default of --lr, 0: by the
-// model's size.
-static const struct {
-    const char* name;
-    bool beta2;
-    double lr;
-} optimizer_names[] = {{"adamw", true, 0}, {"sgd", false, 3e-3}};
-
 // "adamw|sgd|...".
 static inline const char* optimizer_choices(void) {
     static char text[128];
     text[0] = 0;
-    for (size_t i = 0; i < sizeof optimizer_names / sizeof optimizer_names[0]; i++)
-        append_choice(text, sizeof text, optimizer_names[i].name);
+    for (int i = 0; i < OPTIMIZERS; i++) append_choice(text, sizeof text, optimizers[i].name);
     return text;
 }
 

@@ -276,7 +276,7 @@ static void test_learns(const ModelConfig* m) {
 
 // Rows of tables whose kernels this device lacks are refused by name.
 static void test_missing_kernels(void) {
-    const Optimizer lion = {"lion", 1, NULL};
+    const Optimizer lion = {"lion", false, 0, 1, NULL};
     const Activation relu = {"relu2", false, NULL, NULL, NULL, NULL};
     Error first, second;
     check(!check_kernels(&lion, &activations[0], &first) && !check_kernels(&optimizers[0], &relu, &second) &&
