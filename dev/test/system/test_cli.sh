@@ -120,7 +120,7 @@ takes() { # OPTIONS...: MB of the plan, and MB of the process at most
     sed -n 's/^memory .*together \([0-9.]*\) MB/\1/p' out
     grep -o 'peak_mem_bytes":[0-9]*' taken/log.jsonl | tail -n 1 | sed 's/.*://; s/......$//'
 }
-takes >/dev/null # what the program's own pages take depends on the system's cache, so runs are compared with the next one
+takes >/dev/null # the system's cache decides what the program's own pages take: a run is compared with the next one
 for what in "--eval-every 2 --eval-sequences 1000000" "--sample-every 1 --max-new-tokens 2000" \
     "--save-every 1"; do
     read -r more most < <(takes $what | tr '\n' ' ')
