@@ -232,7 +232,19 @@ __device__ __forceinline__ void round_all(unsigned (&a)[N / 16][4], float (&c)[N
     for (int k = 0; k < N / 16; k++) round_to_left<N>(a[k], by_columns(c), k);
 }
 
-// ---- Forward ----------------------------------------------------------------------------------------------------
+// ---- Copies, by one thread --------------------------------------------------------------------------------------
+
+// Passes each piece on to the other warps and calls load(block, columns), which fills own_full and the piece's tiles.
+template <bool KEYS, int SLOTS, class Load>
+__device__ __forceinline__ void copy_pieces(TileRing<SLOTS>& ring, Attention s, Pieces pieces, Load load) {
+    int round = 0, piece;
+    for (; (piece = next_piece(pieces)) < pieces.count; round++) {
+        const Block block = block_of<KEYS>(s, PIECE, piece);
+        ring.give(piece, round);
+        load(block, columns_of(s, block));
+    }
+    ring.give(piece, round); // no more
+}
 
 // The next tile of the ring: 128 rows of a head.
 template <int HS, int SLOTS>
@@ -243,24 +255,22 @@ __device__ __forceinline__ void load_tile(TileRing<SLOTS>& ring, floatX (&tiles)
     load_head<HS, PIECE>(tiles[n % SLOTS], map, column, row, batch, ring.full[n % SLOTS]);
 }
 
+// ---- Forward ----------------------------------------------------------------------------------------------------
+
 // Loads Q of each piece, and K_n; K_n-1, V_n; ... K_0, V_1; V_0 of its n + 1 tiles of keys.
 template <int HS>
 __device__ __forceinline__ void forward_copies(ForwardShared<HS>& shared, const TensorMap& qkv, Attention s,
                                                Pieces pieces) {
     auto& ring = shared.ring;
-    int round = 0, n = 0, piece;
-    for (; (piece = next_piece(pieces)) < pieces.count; round++) {
-        const Block block = block_of<false>(s, PIECE, piece);
-        const Columns at = columns_of(s, block);
-        ring.give(piece, round);
+    int n = 0;
+    copy_pieces<false>(ring, s, pieces, [&](Block block, Columns at) {
         ring.own_full.arrive_expect(sizeof shared.q);
         load_head<HS, PIECE>(shared.q, qkv, at.q, block.first, at.batch, ring.own_full);
         for (int key = block.first; key >= -PIECE; key -= PIECE) {
             if (key >= 0) load_tile<HS>(ring, shared.tiles, n++, qkv, at.k, key, at.batch);
             if (key < block.first) load_tile<HS>(ring, shared.tiles, n++, qkv, at.v, key + PIECE, at.batch);
         }
-    }
-    ring.give(piece, round); // no more
+    });
 }
 
 template <int HS>
@@ -346,11 +356,8 @@ template <int HS>
 __device__ __forceinline__ void queries_copies(QueriesShared<HS>& shared, const TensorMap& qkv, const TensorMap& dout,
                                                Attention s, Pieces pieces) {
     auto& ring = shared.ring;
-    int round = 0, n = 0, piece;
-    for (; (piece = next_piece(pieces)) < pieces.count; round++) {
-        const Block block = block_of<false>(s, PIECE, piece);
-        const Columns at = columns_of(s, block);
-        ring.give(piece, round);
+    int n = 0;
+    copy_pieces<false>(ring, s, pieces, [&](Block block, Columns at) {
         ring.own_full.arrive_expect(2 * sizeof shared.q);
         load_head<HS, PIECE>(shared.q, qkv, at.q, block.first, at.batch, ring.own_full);
         load_head<HS, PIECE>(shared.dout, dout, at.q, block.first, at.batch, ring.own_full);
@@ -358,8 +365,7 @@ __device__ __forceinline__ void queries_copies(QueriesShared<HS>& shared, const 
             load_tile<HS>(ring, shared.tiles, n++, qkv, at.k, key, at.batch);
             load_tile<HS>(ring, shared.tiles, n++, qkv, at.v, key, at.batch);
         }
-    }
-    ring.give(piece, round); // no more
+    });
 }
 
 // Dot products of rows g and g + 8 of 16 rows of two heads. Four lanes share a row, as they do in accumulators.
@@ -467,11 +473,8 @@ __device__ __forceinline__ void keys_copies(KeysShared<HS>& shared, const Tensor
                                             Attention s, Pieces pieces) {
     constexpr int SLOTS = KeysShared<HS>::SLOTS;
     auto& ring = shared.ring;
-    int round = 0, n = 0, piece;
-    for (; (piece = next_piece(pieces)) < pieces.count; round++) {
-        const Block block = block_of<true>(s, PIECE, piece);
-        const Columns at = columns_of(s, block);
-        ring.give(piece, round);
+    int n = 0;
+    copy_pieces<true>(ring, s, pieces, [&](Block block, Columns at) {
         ring.own_full.arrive_expect(2 * sizeof shared.k);
         load_head<HS, PIECE>(shared.k, qkv, at.k, block.first, at.batch, ring.own_full);
         load_head<HS, PIECE>(shared.v, qkv, at.v, block.first, at.batch, ring.own_full);
@@ -486,8 +489,7 @@ __device__ __forceinline__ void keys_copies(KeysShared<HS>& shared, const Tensor
                 load_head<HS, PART>(tile.dout, dout, column, query, at.batch, full);
             }
         }
-    }
-    ring.give(piece, round); // no more
+    });
 }
 
 // Loads lse * log2 e, or D, of these queries, by a warp each. Queries beyond the sequence, whose dO is zero, add
