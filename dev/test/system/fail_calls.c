@@ -6,7 +6,9 @@ gone. How many there were goes to the file FAIL_COUNT at the end of the process;
 
 Calls that remove what is there are left alone: no program can clean up on such a disk.
 */
+#ifndef _GNU_SOURCE // as C++ it is
 #define _GNU_SOURCE
+#endif
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
