@@ -1,8 +1,8 @@
 # make            build ./train_gpt, ./plan and the build/tokenize for this machine
 # make train_gpt  the trainer alone
-# make quick      tests of what differs from origin/main, and one mesh (2 minutes)
-# make test       the tests to run before a commit (9 minutes on two cores); the last line is "N passed, N failed"
-# make test-full  all tests: more meshes, sanitizers, compilers, precisions, launchers (30 minutes)
+# make quick      tests of what differs from origin/main, and one mesh (a minute)
+# make test       the tests to run before a commit (8 minutes on two cores); the last line is "N passed, N failed"
+# make test-full  all tests: more meshes, sanitizers, compilers, precisions, launchers (an hour)
 # make compare    one step on the device beside the CPU's, a row for every tensor (MODEL=gpt2-124M)
 # make gpu_check  on a machine with a GPU: every kernel, the trainer and meshes on it, then measurements
 # make bench      measure matrix products, kernels, training steps, meshes and schedules

@@ -250,7 +250,8 @@ def run_block(block):
     """-> exit status (None: too slow), lines, seconds, files that it left elsewhere"""
     before, begin = files_of_tree(), time.time()
     env = dict(os.environ, OMPI_MCA_mpi_yield_when_idle="1", TERM="dumb")
-    env.pop("MAKEFLAGS", None)  # under make -j2 a block's own make would print that it has no jobserver
+    for name in ("MAKEFLAGS", "MAKELEVEL"):  # under make a block's own make would print its folder, or of a jobserver
+        env.pop(name, None)
     script = textwrap.dedent("\n".join(block["text"]))
     script = re.sub(r"(?<![\w/])build/(?!book/|bf16/)", os.environ.get("BUILD", "build") + "/", script)
     with subprocess.Popen(["sh", "-e", "-c", script], env=env, encoding="utf-8", errors="replace",
