@@ -184,9 +184,9 @@ __global__ static void linear_backward_input_kernel(floatX* dx, const floatX* do
 }
 
 __global__ static void linear_backward_weight_kernel(float* dw, const floatX* dout, const floatX* x, int N, int C,
-                                                     int OC, bool add) {
+                                                     int OC, bool accumulate) {
     reference::floatX *fd = matmul_numbers(dout, (int64_t)N * OC), *fx = matmul_numbers(x, (int64_t)N * C);
-    reference::linear_backward_weight(dw, fd, fx, N, C, OC, add);
+    reference::linear_backward_weight(dw, fd, fx, N, C, OC, accumulate);
     free(fd), free(fx);
 }
 
@@ -200,8 +200,8 @@ static inline void linear_backward_input(floatX* dx, const floatX* dout, const f
 }
 
 static inline void linear_backward_weight(float* dw, const floatX* dout, const floatX* x, int N, int C, int OC,
-                                          bool add) {
-    if (N > 0) launch(launch_shape(1, 1), linear_backward_weight_kernel, dw, dout, x, N, C, OC, add);
+                                          bool accumulate) {
+    if (N > 0) launch(launch_shape(1, 1), linear_backward_weight_kernel, dw, dout, x, N, C, OC, accumulate);
 }
 
 static inline void linear_gelu_forward(floatX* act, floatX* fc, const floatX* x, const floatX* w, const floatX* bias,
@@ -246,7 +246,7 @@ typedef struct {
 typedef struct {
     const char* name; // for messages
     MatmulShape shape;
-    bool add;              // D += op(A) op(B), by the same plan
+    bool accumulate;       // D += op(A) op(B), by the same plan
     const void *a, *b, *c; // c: the matrix to accumulate on
     void* d;
     const void *bias, *aux; // of the epilogue; GELU_AUX writes to aux
@@ -371,7 +371,8 @@ __device__ static void matmul_load_tile(float tile[TILE_DEPTH][TILE + 1], const 
 // D (m, n) = op(A) op(B), or D += op(A) op(B).
 template <class D>
 __global__ static void __launch_bounds__(TILE_THREADS)
-    matmul_tiled_kernel(D* d, const floatX* __restrict__ a, const floatX* __restrict__ b, MatmulShape s, bool add) {
+    matmul_tiled_kernel(D* d, const floatX* __restrict__ a, const floatX* __restrict__ b, MatmulShape s,
+                        bool accumulate) {
     __shared__ float a_tile[TILE_DEPTH][TILE + 1], b_tile[TILE_DEPTH][TILE + 1];
     const int x = (int)threadIdx.x % TILE_SIDE, y = (int)threadIdx.x / TILE_SIDE;
     const int64_t first_i = (int64_t)blockIdx.y * TILE, first_j = (int64_t)blockIdx.x * TILE;
@@ -392,7 +393,7 @@ __global__ static void __launch_bounds__(TILE_THREADS)
     for (int r = 0; r < TILE_EACH; r++) {
         for (int c = 0; c < TILE_EACH; c++) {
             const int64_t i = first_i + x + r * TILE_SIDE, j = first_j + y + c * TILE_SIDE;
-            if (i < s.m && j < s.n) d[j * s.m + i] = (D)(sums[r][c] + (add ? (float)d[j * s.m + i] : 0.0f));
+            if (i < s.m && j < s.n) d[j * s.m + i] = (D)(sums[r][c] + (accumulate ? (float)d[j * s.m + i] : 0.0f));
         }
     }
 }
@@ -403,9 +404,9 @@ static inline void matmul_tiled(const MatmulProduct* p) {
     const Launch shape = launch_shape(grid, TILE_THREADS);
     const floatX *a = (const floatX*)p->a, *b = (const floatX*)p->b;
     if (p->shape.float_d)
-        launch(shape, matmul_tiled_kernel<float>, (float*)p->d, a, b, p->shape, p->add);
+        launch(shape, matmul_tiled_kernel<float>, (float*)p->d, a, b, p->shape, p->accumulate);
     else
-        launch(shape, matmul_tiled_kernel<floatX>, (floatX*)p->d, a, b, p->shape, p->add);
+        launch(shape, matmul_tiled_kernel<floatX>, (floatX*)p->d, a, b, p->shape, p->accumulate);
 }
 
 // out (N, OC) += bias, for each row.
@@ -497,7 +498,7 @@ static inline int matmul_ask(const MatmulPlan* plan, const MatmulProduct* p,
 }
 
 static inline cublasStatus_t matmul_run(MatmulPlan* plan, const MatmulProduct* p, const cublasLtMatmulAlgo_t* algo) {
-    const float alpha = 1, beta = p->add ? 1 : 0;
+    const float alpha = 1, beta = p->accumulate ? 1 : 0;
     matmul_set_pointers(plan, p);
     return cublasLtMatmul(matmul_state.handle, plan->operation, &alpha, p->a, plan->a, p->b, plan->b, &beta, p->c,
                           plan->d, p->d, plan->d, algo, matmul_state.workspace, MATMUL_WORKSPACE, 0);
@@ -701,11 +702,11 @@ static inline void linear_backward_input(floatX* dx, const floatX* dout, const f
 }
 
 static inline void linear_backward_weight(float* dw, const floatX* dout, const floatX* x, int N, int C, int OC,
-                                          bool add) {
+                                          bool accumulate) {
     if (N == 0) return;
     MatmulProduct p = matmul_product("linear_backward_weight", C, OC, N, x, false, dout, true, dw);
     p.shape.float_d = 1;
-    p.add = add;
+    p.accumulate = accumulate;
     matmul_do(&p);
 }
 

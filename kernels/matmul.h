@@ -569,10 +569,10 @@ static inline void linear_backward_input(floatX* dx, const floatX* dout, const f
     matmul(dx, C, a, b, NULL, N, C, OC);
 }
 
-// dw = dout^T x; add: dw += dout^T x
+// dw = dout^T x; accumulate: dw += dout^T x
 static inline void linear_backward_weight(float* dw, const floatX* dout, const floatX* x, int N, int C, int OC,
-                                          bool add) {
-    const MatmulProduct p = {dw, NULL, add, C, {dout, 1, OC}, {x, 1, C}, NULL, OC, C, N};
+                                          bool accumulate) {
+    const MatmulProduct p = {dw, NULL, accumulate, C, {dout, 1, OC}, {x, 1, C}, NULL, OC, C, N};
     matmul_with(matmul_best_kernel(), &p);
 }
 

@@ -46,7 +46,7 @@ static inline bool canonical_check(const ParallelConfig* parallel, int m, bool s
     if (N == 0) return true;
     if (N & (N - 1) || d & (d - 1) || N < d || N > 1 << LEAF_LEVELS)
         return fail(error,
-                    "--canonical %d: it and --dp %d have to be powers of two, --dp not the larger, and it at most %d",
+                    "--canonical %d and --dp %d have to be powers of two, --dp not the larger, --canonical at most %d",
                     N, d, 1 << LEAF_LEVELS);
     if (m * d % N || (parallel->zero == 2 && m * d != N))
         return fail(error,

@@ -69,7 +69,7 @@ static inline void pass_parts(Pass part[HALVES], const Pass* pass) {
     if (pass->acts->parts == 1) return;
     for (int i = 0; i < HALVES; i++) {
         part[i] = *pass;
-        part[i].adds = pass->adds || i > 0;
+        part[i].accumulates = pass->accumulates || i > 0;
         part[i].acts = &stage->activations[stage->slots + i];
         activations_half(part[i].acts, stage, pass->acts, i);
         if (!pass->g) continue;

@@ -69,7 +69,7 @@ static inline void local_linear_backward_input(const Pass* pass, floatX* dx, con
     if (pre && !fused) activation->backward(dx, product, pre, pass->acts->N, m.IC);
 }
 
-// dW += dout^T x, or = where the pass does not add, and, where there is a bias, dbias += sum of the rows of dout.
+// dW = dout^T x, or += where the pass accumulates; where there is a bias, dbias += the sum of the rows of dout.
 static inline void local_linear_backward_weight(const Pass* pass, const floatX* dout, const floatX* x, Linear m) {
     const Stage* stage = pass->stage;
     const int tokens = pass->acts->tokens;
@@ -78,7 +78,7 @@ static inline void local_linear_backward_weight(const Pass* pass, const floatX* 
         const int64_t row = (int64_t)i * tokens;
         const floatX* dout_i = dout + row * m.OC;
         linear_backward_weight(gradient_of(stage, m.layer, m.w, i), dout_i, x + row * m.IC, tokens, m.IC, m.OC,
-                               pass->adds);
+                               pass->accumulates);
         if (biased) linear_backward_bias(gradient_of(stage, m.layer, m.bias, i), dout_i, tokens, m.OC);
     }
 }

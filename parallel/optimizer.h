@@ -136,7 +136,7 @@ static inline void recast_parameters(const Stage* stage, int64_t seed, int64_t s
 }
 
 // At the beginning of a step: zeroes the buffers that gradients are added to (ZeRO 1's shards are written): all between
-// matrices, whose first product overwrites (Pass.adds). The token embedding is one where this memory has the head's.
+// matrices, whose first product overwrites (Pass.accumulates); the token embedding is one where it is the head.
 static inline void zero_gradients(const Stage* stage) {
     const Layout* layout = &stage->layout;
     const bool is_head = stage->model.tied && layout->last_stage;

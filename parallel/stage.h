@@ -182,8 +182,15 @@ typedef struct {
     ActivationGrads* g; // NULL in a forward pass
     int computes;       // backward: DGRAD, WGRAD or both; 0: forward
     bool reduce;        // a bucket that this pass completes is summed: after the last pass, each leaf's; ZeRO 2: always
-    bool adds;          // WGRAD's products add to the matrices' gradients; the first ones of a step overwrite them
+    bool accumulates;   // WGRAD's products add to the matrices' gradients; the first ones of a step overwrite them
 } Pass;
+
+// The heads of this rank in a micro-batch; the streams of a CAAT-Net are sequences of it.
+static inline Heads heads_of(const Pass* pass) {
+    const Layout* layout = &pass->stage->layout;
+    const Heads h = {pass->acts->B, pass->acts->T, layout->NH, layout->NKV, model_head_size(&pass->stage->model)};
+    return h;
+}
 
 // A tensor of one stream; for tensors that are cut.
 static inline floatX* weight_of(const Stage* stage, int layer, TensorKind kind, int stream) {
@@ -601,13 +608,6 @@ static inline void stage_free(Stage* stage) {
 /*
 Generation keeps keys and values of the text so far, (layers, streams, T, 2 NKV HS): every rank those of its heads.
 */
-
-// The heads of this rank, of each stream.
-static inline Heads heads_of(const Pass* pass) {
-    const Layout* layout = &pass->stage->layout;
-    const Heads h = {pass->acts->B, pass->acts->T, layout->NH, layout->NKV, model_head_size(&pass->stage->model)};
-    return h;
-}
 
 // The cache of one stream of a layer.
 static inline floatX* kv_cache(const Stage* stage, int layer, int stream) {
