@@ -300,12 +300,10 @@ typedef struct {
 
 static inline bool is_vocabulary(const Tensor* tensor) { return tensor->kind == WTE || tensor->kind == HEAD_W; }
 
-// Whether a matrix and the one before it in the list are computed with as one.
-static inline bool is_joined(const Tensor* tensor) {
-    return tensor->kind == K_W || tensor->kind == V_W || tensor->kind == UP_W;
-}
-
 static inline bool is_key_or_value(const Tensor* tensor) { return tensor->kind == K_W || tensor->kind == V_W; }
+
+// Whether a matrix and the one before it in the list are computed with as one.
+static inline bool is_joined(const Tensor* tensor) { return is_key_or_value(tensor) || tensor->kind == UP_W; }
 
 // The local number of a block of the model, -1 if this rank does not hold it.
 static inline int layout_local_layer(const Layout* layout, int layer) {

@@ -60,11 +60,6 @@ static inline double sim_duration(const Sim* s, int32_t message, int from, int t
     return (sim_part(s, bytes, segments, to) - sim_part(s, bytes, segments, from)) / s->net->link[l].bandwidth;
 }
 
-// Bytes on the wire of a link's current segments.
-static inline double sim_sending(const SimLink* link, const Link* wire) {
-    return (link->until - link->start + link->saved) * wire->bandwidth;
-}
-
 // A link begins a transfer that takes `duration` without a burst: sets its end.
 static inline void sim_begin(Sim* s, SimLink* link, double bandwidth, double duration) {
     const double credit = fmin(s->set.burst, link->credit + (s->now - link->until) * bandwidth);
@@ -76,7 +71,8 @@ static inline void sim_begin(Sim* s, SimLink* link, double bandwidth, double dur
 
 // The time at which the segment just begun is ready for the next link.
 static inline double sim_ready_next(const Sim* s, const SimLink* link, const Link* here, const Link* there) {
-    const double wire = sim_sending(link, here), packet = fmin(wire, s->set.payload);
+    const double wire = (link->until - link->start + link->saved) * here->bandwidth; // bytes of its segments
+    const double packet = fmin(wire, s->set.payload);
     const double first = fmin(link->until, link->start + packet / here->bandwidth) + here->latency;
     const double last = link->until + here->latency + packet / there->bandwidth - wire / there->bandwidth;
     return fmax(first, last);

@@ -439,7 +439,7 @@ static void print_operations(const StepSetup* s) {
     Work w = {};
     if (s->parallel.mesh.p > 1) die_usage("--operations lists those of one stage: --pp 1");
     printf("part\ttimes\toperation\tkind\tm\tn\tk\tbatch\tFLOP\tbytes\tseconds\n");
-    work_zero(&w, s, elements + second);
+    work_zero(&w, s, step_zeroed(s, &held, elements, true));
     print_list("step", 1, &rates, &w);
     for (int backward = 0; backward < 2; backward++) {
         for (int i = 0; i < 3; i++) { // backward from the head on

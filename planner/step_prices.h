@@ -184,6 +184,14 @@ static inline Held held_by_rank(const ModelConfig* model, const ParallelConfig* 
     return held;
 }
 
+// Gradients that a rank zeroes before a step, of its `elements`. In this trainer the first product of a step overwrites
+// a matrix's; the embeddings' are left, a tied one's of that use (and vectors', which do not count).
+static inline double step_zeroed(const StepSetup* s, const Held* held, double elements, bool first) {
+    const int zero = s->parallel.zero;
+    if (s->software->ours && zero < 2) return first ? held->elements[HELD_WTE] + held->elements[HELD_WPE] : 0;
+    return (zero < 2 ? elements : 0) + (zero > 0 ? elements / s->parallel.mesh.d : 0);
+}
+
 // ---- Prices of a step -------------------------------------------------------------------------------------------
 
 // A segment of a chunk's backward pass, at whose end a bucket of gradients is complete (elements 0: none is).
@@ -473,10 +481,7 @@ static inline void stage_prices(StepPrices* x, StepPricing* g, int i) {
     if (i > 0) *cost_of(&x->costs, SEND_BACKWARD, i) = step_message(g, &x->plan, i);
     step_end_prices(x, g, i);
     if (i == last) *cost_of(&x->costs, REDUCE, i) += x->deferred;
-    const double all = s->parallel.zero == 2 ? 0 : c->elements,
-                 shares = s->parallel.zero ? c->elements / s->parallel.mesh.d : 0;
-    const double second = i == 0 && step_has_two_gradients(x, s) ? g->held.elements[HELD_WTE] : 0;
-    x->zero[holder] += list_seconds(g, work_zero, all + shares + second);
+    x->zero[holder] += list_seconds(g, work_zero, step_zeroed(s, &g->held, c->elements, i == 0));
 }
 
 // ---- The exchange between sites ---------------------------------------------------------------------------------

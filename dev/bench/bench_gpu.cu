@@ -362,13 +362,14 @@ static void bench_row(const ModelConfig* m, int B, int T, const Row* row) {
 
 static void bench_memory(const ModelConfig* m, int B, int T) {
     const double e = sizeof(floatX), N = (double)B * T, C = m->C, F = m->F, qkv = model_qkv_size(m), V = m->V;
-    const double n = N * C, P = (double)model_parameters(m), wte = V * C, master = HAS_MASTER_WEIGHTS ? e : 0;
+    const double n = N * C, P = (double)model_parameters(m), wte = V * C,
+                 wpe = m->position == POSITION_LEARNED ? m->T * C : 0, master = HAS_MASTER_WEIGHTS ? e : 0;
     const double rotated = N * (m->NH + m->NKV) * model_head_size(m);
     const Row shared[] = {
         {"residual", residual, C, n, 3 * e, "xyz#bW"},
         {"classifier", classifier, V, N * V, 2 * e, "x#fN"},
         {"zero", zero, C, n, e, "y#"},
-        {"zero gradients", zero_floats, 0, P + (m->tied ? wte : 0), 4, "g#"},
+        {"zero gradients", zero_floats, 0, wte + wpe, 4, "g#"},
         {"add the two gradients", add, 0, m->tied ? wte : 0, 12, "fg#"},
         {"squares of gradients", squares, 0, P, 4, "g#"},
         {"optimizer", adamw, 0, P, 28 + master, HAS_MASTER_WEIGHTS ? "xfgmv#" : "xgmv#"},

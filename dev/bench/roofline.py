@@ -11,11 +11,11 @@ Operations run one after the other, so a step's floor is the sum. (Williams, Wat
 
 Which operations there are, ./plan --operations says, from the lists of planner/ops.h. Here they get bytes:
 
-    product      operands once, the result once; the gradient of a weight is float32 and is added to: 8 bytes an
-                 element. GELU in an epilogue is part of its product: one matrix of N F more, and N F exponentials
+    product      operands once, the result once; the gradient of a weight is float32, 4 bytes an element, and 8 where
+                 a micro-batch adds to it. GELU in an epilogue is part of its product: N F numbers and exponentials more
     attention    FLOP of the lower triangle only, backward 2.5 times forward: five products instead of two (Dao 2023).
-                 Bytes as the kernels of attention.cuh move them. Backward, these kernels make seven products
-                 (`executed`), and every exponential twice: the price of sums in a fixed order
+                 Every array once; backward, these kernels make two passes, seven products (`executed`), and every
+                 exponential twice: the price of sums in a fixed order
     memory       every array as often as the kernel reads or writes it; no row statistics, 8 bytes of a row of 2 C
 
 No credit for what is still in L2, so an operation on small arrays may beat its floor. Goals are shares of an H200's
@@ -69,13 +69,13 @@ def row_of(line, step):
                         executed=flops, bytes=moved, exps=0.0)
     backward = "backward" in name
     if x.kind == "product":
-        x.bytes = batch * (2 * (m * k + k * n) + (8 if kind.endswith("dW") else 2) * m * n)
+        x.bytes = batch * (2 * (m * k + k * n) + (step.dw_bytes if kind.endswith("dW") else 2) * m * n)
         x.goal, x.stretch = goals_of_product(step.C)
     elif x.kind == "attention":
         rows = batch * m
         out, qkv = 2 * rows * k, 2 * rows * k / step.C * step.qkv
         x.executed = flops / 5 * 7 if backward else flops
-        x.bytes = 2 * qkv + 2 * out + out + qkv + 4 * 4 * rows if backward else qkv + out + 4 * rows  # lse; D
+        x.bytes = 2 * (qkv + out) + out + 8 * rows if backward else qkv + out + 4 * rows  # lse; D
         x.exps = rows * m / 2 * (2 if backward else 1)
         x.goal, x.stretch = goals_of_attention(m, k, backward)
     else:
@@ -117,6 +117,7 @@ def step_of(name, B, T, micro, room):
         step.micro //= 2
     _, *lines = plan(*options_of(name, B, step.micro, T, step.V), "--operations").splitlines()
     step.qkv = next(int(line.split("\t")[5]) for line in lines if "\tqkv\tproduct\t" in line)
+    step.dw_bytes = 8 - 4 * step.micro / B
     step.rows = rows_of(step, lines)
     step.parameters = next(float(line.split("\t")[4]) for line in lines if "\toptimizer\t" in line)
     step.per_token = 6 * step.parameters + 6 * L * C * T  # that MFU counts; full: all of attention
@@ -188,7 +189,10 @@ def print_one(step, c, room, measured):
           f"floor {1e3 * t.floor:.2f} ms: {parts}")
     print(f"MFU of {c.peak / 1e12:.1f} TFLOP/s: causal counts (6 N + 6 L C T) {step.per_token / 1e9:.4f} GFLOP a "
           f"token, full (6 N + 12 L C T) {step.per_token_full / 1e9:.4f}")
-    for name, seconds in (("floor, one after the other", t.floor),
+    biases = sum(row.count * floor_of(row, c)[0] for row in step.rows if row.name == "bias gradient")
+    for name, seconds in (("floor, copies behind the products", t.part["product"] + t.part["attention"]),
+                          ("floor, one after the other", t.floor),
+                          ("the same, biases' gradients fused", t.floor - biases),
                           ("the same, seven products backward", t.floor + (t.executed - t.flops) / c.product),
                           ("stretch", t.stretch), ("goal", t.goal)):
         print(f"{name:34} {1e3 * seconds:9.2f} ms {step.B * step.T / seconds:9.0f} tokens/s   MFU "

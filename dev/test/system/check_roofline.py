@@ -37,9 +37,10 @@ def check_model(name, c):
     check(near(t.flops, 6 * multiplied * N + 3.5 * 2 * again), f"{name}: 6 FLOP a token and weight, 7 L C T")
     check(near(t.executed - t.flops, 2 * again), "  executed: two products of the scores more")
     heads = N * C / (64 if C < 4096 else 128)
-    moved = {"qkv": 2 * (N * C + C * qkv + N * qkv), "fc dW": 2 * N * (C + fc) + 8 * C * fc,  # float32, added to
-             "attention": 2 * N * (qkv + C) + 4 * heads, "attention backward": 6 * N * (qkv + C) + 16 * heads,
-             "classifier": 4 * N * step.V, "optimizer": 30 * step.parameters}  # g, master, m, v in; master, m, v, p out
+    moved = {"qkv": 2 * (N * C + C * qkv + N * qkv), "fc dW": 2 * N * (C + fc) + 4 * C * fc,  # float32
+             "zero gradients": 4 * (step.V + T * step.gpt2) * C,
+             "attention": 2 * N * (qkv + C) + 4 * heads, "attention backward": 2 * N * (2 * qkv + 3 * C) + 8 * heads,
+             "classifier": 4 * N * step.V, "optimizer": 30 * step.parameters}
     if step.gpt2:
         gelu = 2 * (N * C + C * F + 2 * N * F)
         moved.update({"fc, GELU": gelu, "mlp projection dX, dGELU": gelu})
