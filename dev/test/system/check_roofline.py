@@ -37,13 +37,12 @@ def check_model(name, c):
     check(near(t.flops, 6 * multiplied * N + 3.5 * 2 * again), f"{name}: 6 FLOP a token and weight, 7 L C T")
     check(near(t.executed - t.flops, 2 * again), "  executed: two products of the scores more")
     heads = N * C / (64 if C < 4096 else 128)
-    moved = {"qkv": 2 * (N * C + C * qkv + N * qkv), "fc dW": 2 * N * (C + fc) + 4 * C * fc,  # float32
-             "zero gradients": 4 * (step.V + T * step.gpt2) * C,
+    moved = {"qkv": 2 * (N * C + C * qkv + N * qkv), "fc dW": 2 * N * (C + fc) + 4 * C * fc,
              "attention": 2 * N * (qkv + C) + 4 * heads, "attention backward": 2 * N * (2 * qkv + 3 * C) + 8 * heads,
-             "classifier": 4 * N * step.V, "optimizer": 30 * step.parameters}
+             "classifier": 4 * N * step.V, "optimizer": 30 * step.parameters}  # g, master, m, v in; master, m, v, p out
     if step.gpt2:
         gelu = 2 * (N * C + C * F + 2 * N * F)
-        moved.update({"fc, GELU": gelu, "mlp projection dX, dGELU": gelu})
+        moved.update({"fc, GELU": gelu, "mlp projection dX, dGELU": gelu, "zero gradients": 4 * (step.V + T) * C})
         biases = [x for x in step.rows if x.name == "bias gradient"]
         check(row(step, "fc, GELU").exps == N * F and sum(x.count for x in biases) == 4 * step.L and
               sorted(x.bytes for x in biases) == [2 * N * C, 6 * N * C, 8 * N * C], "  GELU, gradients of biases")
