@@ -4,8 +4,9 @@ system's scheduler.
 
 Several ranks on one machine that all compute with all of its cores slow each other down several times. So the cores
 that the ranks of a machine may use together are cut into one part for each of them, and each is bound to its part and
-computes with as many threads. Parts are contiguous in the system's numbers. Nothing changes if the launcher has given
-every rank its own cores, or the user has set the number of threads.
+computes with as many threads. Parts are contiguous in an order by socket and physical core: a rank has the hardware
+threads of its cores, and its cores and its GPU, which are numbered by socket as a rule, share a socket. Nothing changes
+if the launcher has given every rank its own cores, or the user has set the number of threads.
 
     comm_share_cores    all ranks call it, once, before the first parallel region
     cores_contended     how many threads of other programs are in the way of this machine's ranks
@@ -85,6 +86,30 @@ static inline void cores_tie(const int* cores, int n) { (void)cores, (void)n; }
 static inline void cores_untie(void) {}
 #endif
 
+// The cores that some rank may use, ordered by socket, physical core and number; their count. folder: in which the system
+// describes each; what it does not tell is 0, and the physical core the number.
+static inline int cores_in_order(const char* folder, const int32_t holders[MAX_CORES], int cores[MAX_CORES]) {
+    static const char* const names[] = {"physical_package_id", "core_id"};
+    int64_t order[MAX_CORES];
+    int n = 0;
+    for (int core = 0; core < MAX_CORES; core++) {
+        if (holders[core] == 0) continue;
+        int of[] = {0, core}, at = n++;
+        for (int i = 0; i < 2; i++) {
+            char path[256];
+            snprintf(path, sizeof path, "%s/cpu%d/topology/%s", folder, core, names[i]);
+            FILE* f = fopen(path, "r");
+            if (f && (fscanf(f, "%d", &of[i]) != 1 || of[i] < 0)) of[i] = 0;
+            if (f) fclose(f);
+        }
+        const int64_t mine = ((int64_t)of[0] * (1 << 20) + of[1]) * MAX_CORES + core;
+        for (; at > 0 && order[at - 1] > mine; at--) order[at] = order[at - 1];
+        order[at] = mine;
+    }
+    for (int i = 0; i < n; i++) cores[i] = (int)(order[i] % MAX_CORES);
+    return n;
+}
+
 // The union of the local ranks' cores is cut into one part for each of them; this rank is bound to its part. Returns
 // the size of the part, its number of threads. No rank is bound if the launcher has already given each rank its own
 // cores, nor if there are fewer cores than ranks: one thread each, which the system distributes.
@@ -116,9 +141,7 @@ static inline void comm_share_cores(Comm* world, RankPlacement* place) {
     for (int core = 0; core < MAX_CORES; core++) own += holders[core];
     comm_all_reduce(&machine, holders, MAX_CORES, COMM_INT32, COMM_SUM);
     comm_free(&machine);
-    for (int core = 0; core < MAX_CORES; core++) {
-        if (holders[core] > 0) cores[place->cores_here++] = core;
-    }
+    place->cores_here = cores_in_order("/sys/devices/system/cpu", holders, cores);
     if (place->cores_here == 0) place->cores_here = (int)max_i64(1, sysconf(_SC_NPROCESSORS_ONLN));
 
     const bool launched = comm_is_launched() || world->size > 1;

@@ -124,6 +124,24 @@ static void test_take(void) {
     check_all(kept && cut && crowded, "cores of one's own are kept, shared ones cut, too few left alone");
 }
 
+// Two sockets, two physical cores each, of two hardware threads, numbered as many systems do: threads last.
+static void test_order(void) {
+    static const int sorted[] = {0, 4, 2, 6, 1, 5, 3, 7, 8};
+    char folder[64], command[400];
+    snprintf(folder, sizeof folder, "/tmp/test_cpu_affinity.%d", (int)getpid());
+    snprintf(command, sizeof command,
+             "for i in 0 1 2 3 4 5 6 7; do mkdir -p %s/cpu$i/topology && cd %s/cpu$i/topology && "
+             "echo $((i %% 2)) >physical_package_id && echo $((i / 2 %% 2)) >core_id; done",
+             folder, folder);
+    int32_t holders[MAX_CORES] = {1, 2, 1, 1, 1, 1, 1, 1};
+    int cores[MAX_CORES];
+    bool ok = system(command) == 0 && cores_in_order(folder, holders, cores) == 8 && !memcmp(cores, sorted, 32);
+    holders[8] = 1, holders[1] = 0; // nothing is told of core 8: socket 0, physical core 8
+    ok = ok && cores_in_order(folder, holders, cores) == 8 && cores[4] == 8 && cores[5] == 5;
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    check_all(system(command) == 0 && ok, "cores by socket, physical core, number");
+}
+
 // Whether each of these variables alone makes it true, or false.
 static bool each_says(const char* const* names, int n, bool (*says)(void), bool expected) {
     bool ok = true;
@@ -189,6 +207,7 @@ int main(void) {
     comm_open(&world);
     test_parts();
     test_take();
+    test_order();
     test_environment();
     test_untie();
     test_cores();
