@@ -35,7 +35,7 @@ comma := ,
 # ---- what this machine has
 one_of = $(if $(filter $(2),$($(1))),,$(error $(1)=$($(1)) is not known: $(2)))
 works = $(shell echo 'int main(void){return 0;}' | $(CC) -x c $(1) - -o /dev/null $(2) 2>/dev/null && echo yes)
-$(if $(call works),,$(error $(or $(CC),no C compiler) does not work: install gcc or clang (scripts/quickstart.sh)))
+$(if $(call works),,$(error $(or $(CC),CC=) does not work: install gcc or clang (scripts/quickstart.sh)))
 ARCH_FLAG := $(if $(call works,-march=$(ARCH)),-march=$(ARCH))
 OPENMP := $(if $(call works,-fopenmp),-fopenmp)
 

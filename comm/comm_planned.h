@@ -238,8 +238,7 @@ static inline void plan_run_post(PlanRun* run, int item, char* buffer) {
     const MPI_Datatype type = comm_mpi_type(run->type);
     MPI_Comm mpi = run->comm->plans->mpi;
     MPI_Request* q = &run->request[run->flying];
-    if (n > INT32_MAX)
-        die("a message of %lld elements is too long: cut --global-batch or the model into more ranks", (long long)n);
+    if (n > INT32_MAX) die("a message of %lld elements is too long: cut the model into more ranks", (long long)n);
     comm_mpi_check(row->send ? MPI_Isend(buffer, (int)n, type, row->peer, tag, mpi, q)
                              : MPI_Irecv(buffer, (int)n, type, row->peer, tag, mpi, q),
                    run->comm, "a planned message");

@@ -1,9 +1,9 @@
 /*
-memory.h: the memory of a run that has not been started, by formulas that give what the trainer allocates to the byte
+memory.h: the memory of a run that has not been started, by formulas that give the trainer's arenas to the byte
 (test_planner_memory.c compares them with parallel/stage.h and methods/async_dp.h on many meshes).
 
     memory_of_stage   bytes of a stage's five arenas
-    plan_memory       of the largest rank of a mesh
+    plan_memory       of the largest rank of a mesh, with a step's tokens
     memory_floor      a lower bound of it, without a plan
 
 On a GPU the driver's context, the kernels' code and cuBLAS's workspace come on top of the arenas; on cores packed
@@ -177,7 +177,9 @@ static inline bool plan_memory(StageMemory* largest, double room, const ModelCon
             return fail(error, "--micro-batch %d of %d tokens is more than 2^31 tokens at once", B, T);
         if (!layout_build(&layout, m, at, T, error)) return false;
         Schedule schedule = schedule_build(plan, at.mesh.pipeline);
-        const StageMemory x = memory_of_stage(&layout, m, B, T, &schedule, async, type);
+        StageMemory x = memory_of_stage(&layout, m, B, T, &schedule, async, type);
+        const double tokens = layout.first_stage || layout.last_stage ? (double)plan->m * B * T : 0;
+        x.arena[ARENA_SCRATCH] += 8 * tokens, x.bytes += 8 * tokens; // inputs and targets
         if (x.bytes > largest->bytes) *largest = x;
         schedule_free(&schedule);
         layout_free(&layout);

@@ -311,13 +311,15 @@ static inline bool option_take(Option* o, const char* value, Error* error) {
     return value ? option_set(o, value, error) : fail(error, "--%s: the value is missing", o->name);
 }
 
-// Reads argv into the values of the table. Strings point into argv. -h is --help.
+// Reads argv into the values of the table. Strings point into argv. -h is --help. A word that begins with -- is an
+// option's name, and a value only of --NAME=VALUE, or where the value is a text.
 static inline bool options_parse(Option* table, int n, int argc, char** argv, Error* error) {
     for (int i = 1; i < argc; i++) {
         const char* value;
         Option* o = option_named(table, n, strcmp(argv[i], "-h") == 0 ? "--help" : argv[i], &value, error);
         if (!o) return false;
-        if (!value && o->type != OPTION_FLAG && i + 1 < argc) value = argv[++i];
+        const bool is_value = i + 1 < argc && (o->type == OPTION_TEXT || strncmp(argv[i + 1], "--", 2) != 0);
+        if (!value && o->type != OPTION_FLAG && is_value) value = argv[++i];
         if (!option_take(o, value, error)) return false;
     }
     return true;
