@@ -145,10 +145,9 @@ static inline void comm_share_cores(Comm* world, RankPlacement* place) {
     if (place->cores_here == 0) place->cores_here = (int)max_i64(1, sysconf(_SC_NPROCESSORS_ONLN));
 
     const bool launched = comm_is_launched() || world->size > 1;
-    if (!launched || threads_are_settled())
-        place->threads = openmp_threads();
-    else
-        place->threads = cores_take(place, cores, holders, own);
+    place->threads = !launched || threads_are_settled() ? openmp_threads() : cores_take(place, cores, holders, own);
+    const double most = container_limit("/sys/fs/cgroup/cpu.max") / place->ranks_here;
+    if (!threads_are_settled() && most < place->threads) place->threads = most > 1 ? (int)most : 1;
 }
 
 // Threads that run now on this machine, or wait for a core, as Linux counts them; 0: not known.

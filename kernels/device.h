@@ -191,8 +191,11 @@ static inline void device_flush_denormals(void) {
 // To be called before anything else on the device.
 static inline void device_open(int rank_here) { (void)rank_here; }
 
-// Bytes of memory that a run may take: all that there are, as the system makes room.
-static inline double device_free_bytes(void) { return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE); }
+// Bytes of memory that a run may take: all that the machine or its container has, as the system makes room.
+static inline double device_free_bytes(void) {
+    return fmin((double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE),
+                container_limit("/sys/fs/cgroup/memory.max"));
+}
 
 // The peak memory of this process in bytes.
 static inline int64_t device_peak_bytes(void) {

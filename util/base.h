@@ -423,6 +423,16 @@ static inline int openmp_threads(void) { return 1; }
 static inline int openmp_thread(void) { return 0; }
 #endif
 
+// A limit of this container, read from a file of control groups, version 2: its first number, in units of the second
+// one where there are two; INFINITY: there is no limit.
+static inline double container_limit(const char* path) {
+    double limit = INFINITY, unit = 1;
+    FILE* f = fopen(path, "r");
+    if (f && fscanf(f, "%lf %lf", &limit, &unit) < 1) limit = INFINITY;
+    if (f) fclose(f);
+    return limit / unit;
+}
+
 // Seconds since some fixed moment, never going back.
 static inline double seconds_now(void) {
     struct timespec t;

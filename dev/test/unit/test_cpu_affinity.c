@@ -127,19 +127,29 @@ static void test_take(void) {
 // Two sockets, two physical cores each, of two hardware threads, numbered as many systems do: threads last.
 static void test_order(void) {
     static const int sorted[] = {0, 4, 2, 6, 1, 5, 3, 7, 8};
-    char folder[64], command[400];
+    char folder[64], command[600];
     snprintf(folder, sizeof folder, "/tmp/test_cpu_affinity.%d", (int)getpid());
     snprintf(command, sizeof command,
              "for i in 0 1 2 3 4 5 6 7; do mkdir -p %s/cpu$i/topology && cd %s/cpu$i/topology && "
-             "echo $((i %% 2)) >physical_package_id && echo $((i / 2 %% 2)) >core_id; done",
-             folder, folder);
+             "echo $((i %% 2)) >physical_package_id && echo $((i / 2 %% 2)) >core_id; done; cd %s; "
+             "echo 150000 100000 >cpu; echo max 100000 >max; echo 1073741824 >memory",
+             folder, folder, folder);
     int32_t holders[MAX_CORES] = {1, 2, 1, 1, 1, 1, 1, 1};
     int cores[MAX_CORES];
     bool ok = system(command) == 0 && cores_in_order(folder, holders, cores) == 8 && !memcmp(cores, sorted, 32);
     holders[8] = 1, holders[1] = 0; // nothing is told of core 8: socket 0, physical core 8
     ok = ok && cores_in_order(folder, holders, cores) == 8 && cores[4] == 8 && cores[5] == 5;
+    check_all(ok, "cores by socket, physical core, number");
+    static const struct {
+        const char* name;
+        double limit;
+    } limits[] = {{"cpu", 1.5}, {"max", INFINITY}, {"memory", 1 << 30}, {"nowhere", INFINITY}};
+    for (int i = 0; i < 4; i++) {
+        snprintf(command, sizeof command, "%s/%s", folder, limits[i].name);
+        ok = ok && container_limit(command) == limits[i].limit;
+    }
     snprintf(command, sizeof command, "rm -r %s", folder);
-    check_all(system(command) == 0 && ok, "cores by socket, physical core, number");
+    check_all(system(command) == 0 && ok, "limits of a container");
 }
 
 // Whether each of these variables alone makes it true, or false.
