@@ -534,7 +534,7 @@ static inline int64_t largest_bucket(const Layout* layout) {
 
 // Where the shard of a bucket begins in a buffer that holds this rank's shards of all buckets, one after the other.
 static inline int64_t bucket_shard_offset(const Layout* layout, int bucket) {
-    return layout->bucket[bucket].offset / layout->parallel.mesh.d;
+    return layout->bucket[bucket].offset / mesh_site_size(&layout->parallel.mesh);
 }
 
 // Writes the initial values of all slices into params (layout->elements floats, host memory, zeroed).
