@@ -176,29 +176,6 @@ static inline int stage_first_layer(const ParallelConfig* parallel, int L, int n
     return number * (blocks / stages) + (int)min_i64(number, blocks % stages) - parallel->light_ends;
 }
 
-static inline bool parallel_check_stages(const ParallelConfig* parallel, const ModelConfig* model, Error* error) {
-    const int stages = virtual_stages(parallel);
-    char chunks[32] = "";
-    if (model->L + 2 * parallel->light_ends >= stages) return true;
-    if (parallel->v > 1) snprintf(chunks, sizeof chunks, " x --vpp %d", parallel->v);
-    return fail(error, "--pp %d%s stages for --layers %d: a stage needs at least one; use --layers %d or fewer stages",
-                parallel->mesh.p, chunks, model->L, stages);
-}
-
-// Refuses a mesh on which a CAAT-Net of N streams cannot run.
-static inline bool parallel_check_caat(const ParallelConfig* parallel, Error* error) {
-    const int N = parallel->caat.ranks, t = parallel->mesh.t;
-    if (N == 0) return true;
-    if (N % t != 0)
-        return fail(error, "--tp %d does not divide --caat-ranks %d: a rank holds whole streams of a CAAT-Net", t, N);
-    if (parallel->sequence_parallel)
-        return fail(
-            error,
-            "--sequence-parallel keeps one residual stream for all tensor ranks, and --caat-fraction one for each: "
-            "drop one of them");
-    return true;
-}
-
 // Refuses sites that the replicas cannot be divided into. sync: all sites use one gradient in every step.
 static inline bool parallel_check_sites(const ParallelConfig* parallel, bool sync, Error* error) {
     const Mesh* mesh = &parallel->mesh;
@@ -223,8 +200,15 @@ static inline bool parallel_check_halves(bool overlap, int64_t B, Error* error) 
 // Refuses a mesh that does not fit the model (sequences of T tokens); the error names the option.
 static inline bool parallel_check(const ParallelConfig* parallel, const ModelConfig* model, int T, Error* error) {
     const Mesh* mesh = &parallel->mesh;
-    if (!parallel_check_caat(parallel, error)) return false;
-    const int cuts = tp_cuts(parallel);
+    if (parallel->caat.ranks % mesh->t != 0)
+        return fail(error, "--tp %d does not divide --caat-ranks %d: a rank holds whole streams of a CAAT-Net", mesh->t,
+                    parallel->caat.ranks);
+    if (parallel->caat.ranks && parallel->sequence_parallel)
+        return fail(
+            error,
+            "--sequence-parallel keeps one residual stream for all tensor ranks, and --caat-fraction one for each: "
+            "drop one of them");
+    const int cuts = tp_cuts(parallel), stages = virtual_stages(parallel);
     const char* tp = cuts > mesh->t ? "caat-ranks" : "tp";
     if (model->NH % cuts != 0)
         return fail(error, "--%s %d does not divide --heads %d: a rank computes whole heads", tp, cuts, model->NH);
@@ -248,7 +232,11 @@ static inline bool parallel_check(const ParallelConfig* parallel, const ModelCon
         return fail(error, "--tp-comm-overlap is incompatible with --sequence-parallel; drop one of the two");
     if (parallel->sequence_parallel && T % cuts != 0)
         return fail(error, "--tp %d does not divide --seq %d, which --sequence-parallel needs", cuts, T);
-    return parallel_check_stages(parallel, model, error);
+    if (model->L + 2 * parallel->light_ends >= stages) return true;
+    char chunks[32] = "";
+    if (parallel->v > 1) snprintf(chunks, sizeof chunks, " x --vpp %d", parallel->v);
+    return fail(error, "--pp %d%s stages for --layers %d: a stage needs at least one; use --layers %d or fewer stages",
+                mesh->p, chunks, model->L, stages);
 }
 
 // ---- Layout -----------------------------------------------------------------------------------------------------
@@ -291,19 +279,13 @@ typedef struct {
     bool first_stage, last_stage; // holds the embedding, holds the head
     int streams;                  // residual streams of this rank
     int NH, NKV, F, V;            // of each stream: heads, mlp channels, rows of the vocabulary
-    int vocab_offset;             // the first token of this rank's rows of the vocabulary
     int vocabulary, shared;       // of the model; channels that all streams share, if it is a CAAT-Net
     int embedding_bucket;         // a tied embedding's second, for its use as embedding (canonical sums); else -1
     int* slice_of; // (layers + 1, TENSOR_KINDS, streams): slice by local layer and kind, -1: none; the last row has the
                    // tensors outside the blocks
 } Layout;
 
-static inline bool is_vocabulary(const Tensor* tensor) { return tensor->kind == WTE || tensor->kind == HEAD_W; }
-
 static inline bool is_key_or_value(const Tensor* tensor) { return tensor->kind == K_W || tensor->kind == V_W; }
-
-// Whether a matrix and the one before it in the list are computed with as one.
-static inline bool is_joined(const Tensor* tensor) { return is_key_or_value(tensor) || tensor->kind == UP_W; }
 
 // The local number of a block of the model, -1 if this rank does not hold it.
 static inline int layout_local_layer(const Layout* layout, int layer) {
@@ -328,15 +310,12 @@ static inline bool embedding_is_split(const Layout* layout, const ModelConfig* m
     return model->tied && layout->first_stage != layout->last_stage;
 }
 
-// The chunk of this rank that a tensor belongs to. A tied embedding with both uses on this rank belongs to the first
-// one, which has its last gradients.
-static inline int tensor_chunk(const Layout* layout, const ModelConfig* model, const Tensor* tensor) {
-    const int local = tensor->layer < 0 || tensor->layer == model->L ? -1 : layout_local_layer(layout, tensor->layer);
-    for (int c = 0; c < layout->parallel.v; c++) {
-        const Chunk* chunk = &layout->chunk[c];
-        if (local >= 0 ? local < chunk->begin + chunk->layers : tensor->layer < 0 && chunk->first) return c;
-    }
-    return layout->parallel.v - 1; // the head, and the norm before it
+// The chunk of this rank that a tensor belongs to: they are in the model's order, the embedding in the first, the head
+// in the last. A tied embedding with both uses on this rank belongs to the first one, which has its last gradients.
+static inline int tensor_chunk(const Layout* layout, const Tensor* tensor) {
+    int c = 0;
+    while (c < layout->parallel.v - 1 && tensor->layer >= layout->chunk[c].first_layer + layout->chunk[c].layers) c++;
+    return c;
 }
 
 // This rank's cut of a tensor, for one of its streams; parallel_check ensures that all divisions are exact.
@@ -353,7 +332,7 @@ static inline void slice_cut(Slice* slice, const ParallelConfig* parallel, const
     const int held = cuts / slice->copies; // different cuts of the tensor, over all ranks
     if (tensor->parallel == ROW_PARALLEL) slice->cols = tensor->cols / held;
     if (tensor->parallel == COLUMN_PARALLEL) slice->rows = slice->rows_used = (tensor->rows + held - 1) / held;
-    if (is_vocabulary(tensor))
+    if (tensor->kind == WTE || tensor->kind == HEAD_W)
         slice->rows_used = max_i64(0, min_i64(slice->rows, tensor->rows - slice->cut * slice->rows));
 }
 
@@ -380,7 +359,7 @@ static inline void layout_append(Layout* layout, const ModelConfig* model, const
     if (!before || !same_bucket(&before->tensor, tensor, model)) {
         layout_close_bucket(layout);
         const bool tied = tensor->kind == WTE && embedding_is_split(layout, model);
-        const Bucket bucket = {layout->elements, 0, layout->n, 0, tied ? -1 : tensor_chunk(layout, model, tensor)};
+        const Bucket bucket = {layout->elements, 0, layout->n, 0, tied ? -1 : tensor_chunk(layout, tensor)};
         layout->bucket[layout->buckets++] = bucket;
     }
     Slice* slice = &layout->slices[layout->n];
@@ -396,25 +375,19 @@ static inline void layout_append(Layout* layout, const ModelConfig* model, const
     layout->elements += slice->rows * slice->cols;
 }
 
-// Appends one group of joined tensors, [first, end) of a list, stream by stream: the matrices of a stream that one
-// product uses are contiguous. index: of list[0] in the model's list.
-static inline void layout_append_joined(Layout* layout, const ModelConfig* model, const Tensor* list, int index,
-                                        int first, int end) {
-    const int streams = list[first].parallel == REPLICATED ? 1 : layout->streams;
-    if (!layout_holds(layout, model, &list[first])) return;
-    for (int stream = 0; stream < streams; stream++) {
-        for (int i = first; i < end; i++) layout_append(layout, model, &list[i], index + i, stream);
-    }
-}
-
-// Appends the slices of a block of this rank, or of the layers before or after the blocks.
+// Appends the slices of a block of this rank, or of the layers before or after the blocks. Matrices that one product
+// uses (q, k and v; gate and up) are contiguous: [first, end), stream by stream.
 static inline void layout_append_layer(Layout* layout, const ModelConfig* model, int layer) {
     Tensor list[MODEL_LAYER_TENSORS];
-    const int n = model_layer_tensors(list, model, layer), first_index = layout->tensors;
+    const int n = model_layer_tensors(list, model, layer), index = layout->tensors;
     layout->tensors += n;
     for (int first = 0, end = 0; first < n; first = end) {
-        for (end = first + 1; end < n && is_joined(&list[end]);) end++;
-        layout_append_joined(layout, model, list, first_index, first, end);
+        for (end = first + 1; end < n && (is_key_or_value(&list[end]) || list[end].kind == UP_W);) end++;
+        const int streams = list[first].parallel == REPLICATED ? 1 : layout->streams;
+        if (!layout_holds(layout, model, &list[first])) continue;
+        for (int stream = 0; stream < streams; stream++) {
+            for (int i = first; i < end; i++) layout_append(layout, model, &list[i], index + i, stream);
+        }
     }
 }
 
@@ -461,7 +434,6 @@ static inline bool layout_build(Layout* layout, const ModelConfig* model, Parall
     layout->NKV = model->NKV > cuts ? model->NKV / cuts : 1;
     layout->F = model->F / cuts;
     layout->V = (model->V + cuts - 1) / cuts;
-    layout->vocab_offset = parallel.mesh.tensor * streams * layout->V;
     layout->vocabulary = model->V;
     layout->shared = caat_channels(&parallel.caat, model->C);
 
@@ -548,7 +520,7 @@ static inline int layout_embedding_rows(const Layout* layout) { return layout->s
 
 // The first token of a stream's rows of the vocabulary; the number of the rows that are not padding.
 static inline int layout_vocab_offset(const Layout* layout, int stream) {
-    return layout->vocab_offset + stream * layout->V;
+    return (layout->parallel.mesh.tensor * layout->streams + stream) * layout->V;
 }
 static inline int layout_vocab_used(const Layout* layout, int stream) {
     return (int)max_i64(0, min_i64(layout->V, layout->vocabulary - layout_vocab_offset(layout, stream)));
@@ -562,7 +534,7 @@ static inline int64_t largest_bucket(const Layout* layout) {
 
 // Where the shard of a bucket begins in a buffer that holds this rank's shards of all buckets, one after the other.
 static inline int64_t bucket_shard_offset(const Layout* layout, int bucket) {
-    return layout->bucket[bucket].offset / layout->parallel.mesh.d;
+    return layout->bucket[bucket].offset / mesh_site_size(&layout->parallel.mesh);
 }
 
 // Writes the initial values of all slices into params (layout->elements floats, host memory, zeroed).

@@ -124,7 +124,7 @@ static void run_schedule(Trainer* t, const StepInput* input) {
     }
     for (int i = 0; i < stage->slots; i++) comm_wait(&stage->send_forward[i]);
     for (int c = 0; c < stage->layout.parallel.v; c++) {
-        for (int i = 0; i < PIPELINE_BUFFERS_PER_DIRECTION; i++) comm_wait(&stage->boundary[c].send_backward[i]);
+        for (int k = 0; k < PIPELINE_BUFFERS_PER_DIRECTION; k++) comm_wait(&boundary_of(stage, c, k)->send_backward);
     }
 }
 
@@ -158,14 +158,14 @@ static void run_action(Trainer* t, const StepInput* input, Action action, StepPr
 static void run_forward(Trainer* t, const StepInput* input, Action action) {
     Stage* stage = &t->stage;
     Activations* acts = &stage->activations[action.slot];
-    const int k = action.microbatch, buffer = k % PIPELINE_BUFFERS_PER_DIRECTION;
-    PipelineBuffers* boundary = &stage->boundary[action.chunk];
+    const int k = action.microbatch;
+    PipelineBuffers* boundary = boundary_of(stage, action.chunk, k);
     comm_wait(&stage->send_forward[action.slot]); // of the micro-batch that used this slot before
     bind_microbatch(t, acts, input, action.chunk, k);
-    comm_wait(&boundary->receive_forward[buffer]);
+    comm_wait(&boundary->receive_forward);
     const double started = time_of_work(t); // of a GPU's work only where a trace is wanted, else the host's
     if (!acts->chunk->first)
-        boundary_unpack(&t->groups, &stage->layout.parallel, acts->x[0], boundary->input[buffer],
+        boundary_unpack(&t->groups, &stage->layout.parallel, acts->x[0], boundary->input,
                         (int64_t)acts->N * stage->model.C);
     chunk_forward(stage, acts);
     if (acts->chunk->last) losses_add(loss_of_microbatch(stage, input, k), acts->head->losses, acts->tokens);
@@ -178,21 +178,21 @@ static void run_forward(Trainer* t, const StepInput* input, Action action) {
 static void run_backward(Trainer* t, Action action) {
     Stage* stage = &t->stage;
     Activations* acts = &stage->activations[action.slot];
-    const int k = action.microbatch, buffer = k % PIPELINE_BUFFERS_PER_DIRECTION;
+    const int k = action.microbatch;
     const ParallelConfig* parallel = &stage->layout.parallel;
     ActivationGrads* g = &stage->act_grads[action.chunk][k % stage->gradient_slots[action.chunk]];
-    PipelineBuffers* boundary = &stage->boundary[action.chunk];
+    PipelineBuffers* boundary = boundary_of(stage, action.chunk, k);
     const int64_t n = (int64_t)acts->N * stage->model.C;
     const bool dgrad = action_makes_input_gradient(action.kind), wgrad = action_adds_weight_gradients(action.kind);
-    if (dgrad) comm_wait(&boundary->receive_backward[buffer]);
-    if (dgrad) comm_wait(&boundary->send_backward[buffer]); // of micro-batch k - PIPELINE_BUFFERS_PER_DIRECTION
+    if (dgrad) comm_wait(&boundary->receive_backward);
+    if (dgrad) comm_wait(&boundary->send_backward); // of micro-batch k - PIPELINE_BUFFERS_PER_DIRECTION
     const double started = time_of_work(t);
-    if (dgrad && !acts->chunk->last) boundary_unpack(&t->groups, parallel, g->dx, boundary->gradient[buffer], n);
+    if (dgrad && !acts->chunk->last) boundary_unpack(&t->groups, parallel, g->dx, boundary->gradient, n);
     const bool ends = parallel->canonical && wgrad && ends_leaf(parallel, k, t->schedule.config.m);
     const Pass backward = {stage, acts, g, (dgrad ? DGRAD : 0) | (wgrad ? WGRAD : 0), action.reduce || ends, k > 0};
     chunk_backward(&backward);
     if (dgrad && !acts->chunk->first)
-        device_copy(boundary->gradient_out[buffer], g->dx + boundary_offset(&stage->layout.parallel, n),
+        device_copy(boundary->gradient_out, g->dx + boundary_offset(&stage->layout.parallel, n),
                     (size_t)boundary_elements(&stage->layout.parallel, n) * sizeof(floatX));
     trace_action(t, action, started);
 }
@@ -205,12 +205,8 @@ static void run_reduce(Trainer* t, Action action) {
     const double started = seconds_now();
     finish_grad_sync(&stage->grads, layout, action.chunk);
     sum_tied_embedding_grads(stage, action.chunk);
-    if (stage->async) {
-        async_dp_finish_grad_sync(stage, action.chunk);
-    } else if (stage->grads.hierarchical) {
-        start_inter_site_syncs(&stage->grads, &t->groups, layout, action.chunk);
-        finish_inter_site_syncs(&stage->grads, &t->groups, layout, action.chunk);
-    }
+    if (stage->async) async_dp_finish_grad_sync(stage, action.chunk);
+    if (stage->grads.hierarchical) finish_inter_site_syncs(&stage->grads, &t->groups, layout, action.chunk);
     gradient_squares(stage, action.chunk);
     trace_action(t, action, started);
 }

@@ -57,21 +57,8 @@ typedef struct AsyncDp {
 
 // ---- Memory -----------------------------------------------------------------------------------------------------
 
-// Lists the values of a site that checkpoints hold beside the global parameters.
-static inline void async_dp_list_values(Stage* stage) {
-    const AsyncDp* async = stage->async;
-    const MethodValues all[METHOD_VALUES] = {{"weight", async->local_params},
-                                             {"exp_avg", stage->moment1},
-                                             {"exp_avg_sq", stage->moment2},
-                                             {"velocity", async->velocity}};
-    stage->checkpoint_weights = async->global_params;
-    stage->kept_values = 0;
-    for (int i = 0; i < METHOD_VALUES; i++) {
-        if (all[i].at) stage->kept[stage->kept_values++] = all[i];
-    }
-}
-
-// Runs twice, after stage_plan and after stage_allocate, as everything that takes from an arena.
+// Takes the memory, and lists the values of a site that checkpoints hold beside the global parameters. Runs twice,
+// after stage_plan and after stage_allocate, as everything that takes from an arena.
 static inline void async_dp_allocate(Stage* stage) {
     AsyncDp* async = stage->async;
     Arena* arena = &stage->memory[ARENA_OPTIMIZER];
@@ -82,7 +69,15 @@ static inline void async_dp_allocate(Stage* stage) {
     if (async->config.mode == DP_DILOCO) async->velocity = arena_floats(arena, n);
     if (async->config.compensation > 0)
         async->corrections = (double*)arena_take(arena, stage->layout.tensors * (int64_t)sizeof(double));
-    async_dp_list_values(stage);
+    const MethodValues all[METHOD_VALUES] = {{"weight", async->local_params},
+                                             {"exp_avg", stage->moment1},
+                                             {"exp_avg_sq", stage->moment2},
+                                             {"velocity", async->velocity}};
+    stage->checkpoint_weights = async->global_params;
+    stage->kept_values = 0;
+    for (int i = 0; i < METHOD_VALUES; i++) {
+        if (all[i].at) stage->kept[stage->kept_values++] = all[i];
+    }
 }
 
 // Makes a planned stage asynchronous, if the config is.
@@ -97,11 +92,6 @@ static inline void async_dp_plan(Stage* stage, const AsyncConfig* config) {
     async->in_flight = (bool*)checked_calloc(buckets, sizeof(bool), "asynchronous sites");
     async->lambda = (float*)checked_calloc((size_t)layout->tensors, sizeof(float), "asynchronous sites");
     async_dp_allocate(stage);
-}
-
-// The same for the plan of another rank's stage.
-static inline void async_dp_plan_as(Stage* stage, const Stage* mine) {
-    if (mine->async) async_dp_plan(stage, &mine->async->config);
 }
 
 static inline void async_dp_free(Stage* stage) {

@@ -33,7 +33,7 @@ typedef struct {
     Scope scope;                            // the replicas whose gradients are summed
     BucketMemory* bucket;                   // (buckets of the layout), or with ZeRO 2 two, which these use in turn
     float* all;                             // (layout.elements): of all buckets, over micro-batches; NULL with ZeRO 2
-    float* shards;                          // (layout.elements / d): this rank's shards of the sums, with ZeRO
+    float* shards;                          // this rank's shards of the sums: (layout.elements / d) with ZeRO; sites.h
     float* update;                          // what the update reads: shards with ZeRO, else all
     int in_flight[MAX_INFLIGHT_REDUCTIONS]; // the buckets whose sums were started last, or -1
     int next;                               // of in_flight, the next to use; ZeRO 2: also the bucket memory in use
@@ -50,18 +50,18 @@ static inline int grad_buckets(const Layout* layout) {
 
 // Takes the memory of the buckets. Runs twice, as everything that takes from an arena.
 static inline void grad_buckets_take(GradientBuckets* grads, const Layout* layout, Arena* arena) {
-    const int zero = layout->parallel.zero;
+    const int zero = layout->parallel.zero, replicas = mesh_site_size(&layout->parallel.mesh);
+    const bool sharded = zero || (grads->hierarchical && replicas > 1);
     if (zero < 2) grads->all = arena_floats(arena, layout->elements);
-    if (zero > 0) grads->shards = arena_floats(arena, layout->elements / layout->parallel.mesh.d);
+    if (sharded) grads->shards = arena_floats(arena, layout->elements / replicas);
     grads->update = zero ? grads->shards : grads->all;
-    leaf_tree_take(&grads->tree, &layout->parallel, layout->elements / (zero < 2 ? 1 : layout->parallel.mesh.d), arena);
+    leaf_tree_take(&grads->tree, &layout->parallel, layout->elements / (zero < 2 ? 1 : replicas), arena);
     for (int i = 0; i < grad_buckets(layout); i++) {
         BucketMemory* bucket = &grads->bucket[i];
         const int64_t largest = largest_bucket(layout);
         bucket->gradient = zero < 2 ? floats_from(grads->all, layout->bucket[i].offset) : arena_floats(arena, largest);
-        bucket->sum = bucket->gradient;
-        if (zero == 1) bucket->sum = floats_from(grads->shards, bucket_shard_offset(layout, i));
-        if (zero == 2) bucket->sum = arena_floats(arena, largest / layout->parallel.mesh.d);
+        bucket->sum = sharded ? floats_from(grads->shards, bucket_shard_offset(layout, i)) : bucket->gradient;
+        if (zero == 2) bucket->sum = arena_floats(arena, largest / replicas);
     }
 }
 

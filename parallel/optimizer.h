@@ -26,8 +26,8 @@ static inline TensorRange owned_range(const Stage* stage, const Slice* slice) {
     range.index = slice->index;
     range.decays = !slice->tensor.vector;
     range.first = (uint64_t)begin;
-    if (!layout->parallel.zero) return range;
-    range.at = bucket_shard_offset(layout, slice->bucket) + range.from - bucket_shard_begin(layout, slice->bucket);
+    if (layout->parallel.zero)
+        range.at += bucket_shard_offset(layout, slice->bucket) - bucket_shard_begin(layout, slice->bucket);
     return range;
 }
 

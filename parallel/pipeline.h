@@ -34,36 +34,34 @@ static inline int message_tag(const Schedule* schedule, int chunk, int k, int di
 // receives them. start_send copies a message between two chunks of one rank, into a buffer that is free: its receive
 // comes first in the table, or schedule_check refuses it.
 static inline void start_receive(Stage* stage, const Schedule* schedule, Action action, int64_t n) {
-    const int k = action.microbatch, buffer = k % PIPELINE_BUFFERS_PER_DIRECTION;
+    const int k = action.microbatch, peer = schedule_peer(schedule, action.kind, action.chunk);
     const bool forward = action.kind == RECEIVE_FORWARD;
-    PipelineBuffers* boundary = &stage->boundary[action.chunk];
-    CommRequest* request = forward ? &boundary->receive_forward[buffer] : &boundary->receive_backward[buffer];
-    if (schedule_peer(schedule, action.kind, action.chunk) == schedule->stage) return; // start_send copies it
+    PipelineBuffers* boundary = boundary_of(stage, action.chunk, k);
+    CommRequest* request = forward ? &boundary->receive_forward : &boundary->receive_backward;
+    if (peer == schedule->stage) return; // start_send copies it
     *request =
-        comm_receive_start(&stage->groups->pipeline, forward ? boundary->input[buffer] : boundary->gradient[buffer], n,
-                           COMM_FLOATX, schedule_peer(schedule, action.kind, action.chunk),
-                           message_tag(schedule, action.chunk, k, forward ? TAG_FORWARD : TAG_BACKWARD));
+        comm_receive_start(&stage->groups->pipeline, forward ? boundary->input : boundary->gradient, n, COMM_FLOATX,
+                           peer, message_tag(schedule, action.chunk, k, forward ? TAG_FORWARD : TAG_BACKWARD));
 }
 
 // Starts to send n elements: the output of the action's chunk, or the gradient of its input.
 static inline void start_send(Stage* stage, const Schedule* schedule, Action action, int64_t n) {
-    const int k = action.microbatch, buffer = k % PIPELINE_BUFFERS_PER_DIRECTION;
+    const int k = action.microbatch, peer = schedule_peer(schedule, action.kind, action.chunk);
     const bool forward = action.kind == SEND_FORWARD;
-    PipelineBuffers* boundary = &stage->boundary[action.chunk];
-    const floatX* from = boundary->gradient_out[buffer];
+    PipelineBuffers* boundary = boundary_of(stage, action.chunk, k);
+    const floatX* from = boundary->gradient_out;
     if (forward) {
         const Activations* acts = &stage->activations[action.slot];
         from = chunk_output(acts) + boundary_offset(&stage->layout.parallel, (int64_t)acts->N * stage->model.C);
     }
     const int receiver = transfer_other_end(schedule, action.kind, action.chunk) / stage->layout.parallel.mesh.p;
-    if (schedule_peer(schedule, action.kind, action.chunk) == schedule->stage) {
-        PipelineBuffers* to = &stage->boundary[receiver];
-        device_copy(forward ? to->input[buffer] : to->gradient[buffer], from, (size_t)n * sizeof(floatX));
+    if (peer == schedule->stage) {
+        const PipelineBuffers* to = boundary_of(stage, receiver, k);
+        device_copy(forward ? to->input : to->gradient, from, (size_t)n * sizeof(floatX));
         return;
     }
-    CommRequest* request = forward ? &stage->send_forward[action.slot] : &boundary->send_backward[buffer];
-    *request = comm_send_start(&stage->groups->pipeline, from, n, COMM_FLOATX,
-                               schedule_peer(schedule, action.kind, action.chunk),
+    CommRequest* request = forward ? &stage->send_forward[action.slot] : &boundary->send_backward;
+    *request = comm_send_start(&stage->groups->pipeline, from, n, COMM_FLOATX, peer,
                                message_tag(schedule, receiver, k, forward ? TAG_FORWARD : TAG_BACKWARD));
 }
 

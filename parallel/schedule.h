@@ -151,6 +151,11 @@ static inline bool action_transfers(ActionKind kind) { return kind >= RECEIVE_FO
 static inline bool action_makes_input_gradient(ActionKind kind) { return kind == BACKWARD || kind == BACKWARD_INPUT; }
 static inline bool action_adds_weight_gradients(ActionKind kind) { return kind == BACKWARD || kind == BACKWARD_WEIGHT; }
 
+// An action's micro-batch in its chunk, as a number.
+static inline int action_item(const Schedule* schedule, Action action) {
+    return action.chunk * schedule->config.m + action.microbatch;
+}
+
 // ----------------------------------------------------------------------------------------------------------------
 // The schedules: the order of each one's forward and backward passes. Slots, messages and reductions follow from the
 // order by the same code for all.
@@ -310,18 +315,6 @@ static inline double pipeline_bubble(const PipelineConfig* config) {
 
 // ---- Check of a configuration -----------------------------------------------------------------------------------
 
-static inline bool pipeline_check_chunks(const PipelineConfig* config, Error* error) {
-    const ScheduleRow* row = &schedules[config->kind];
-    if (row->grouped && config->v < row->chunks)
-        return fail(error, "--schedule %s needs --vpp %d or more; with one chunk a stage it is --schedule 1f1b",
-                    row->name, row->chunks);
-    if (row->grouped || config->v == row->chunks) return true;
-    if (row->chunks > 1)
-        return fail(error, "--schedule %s has --vpp %d chunks a stage, not %d", row->name, row->chunks, config->v);
-    return fail(error, "--schedule %s has one chunk a stage; --vpp %d needs --schedule interleaved", row->name,
-                config->v);
-}
-
 // Refuses a configuration that a schedule cannot serve; the error names the option.
 static inline bool pipeline_config_check(const PipelineConfig* config, Recompute recompute, Error* error) {
     const int p = config->p, v = config->v, m = config->m;
@@ -333,7 +326,13 @@ static inline bool pipeline_config_check(const PipelineConfig* config, Recompute
                     "%d stages of %d chunks and %d micro-batches make tables of more than %d passes; use a larger "
                     "--micro-batch",
                     p, v, m, SCHEDULE_LARGEST);
-    if (!pipeline_check_chunks(config, error)) return false;
+    if (row->grouped && v < row->chunks)
+        return fail(error, "--schedule %s needs --vpp %d or more; with one chunk a stage it is --schedule 1f1b",
+                    row->name, row->chunks);
+    if (!row->grouped && row->chunks > 1 && v != row->chunks)
+        return fail(error, "--schedule %s has --vpp %d chunks a stage, not %d", row->name, row->chunks, v);
+    if (!row->grouped && v != row->chunks)
+        return fail(error, "--schedule %s has one chunk a stage; --vpp %d needs --schedule interleaved", row->name, v);
     if (p == 1 && v > 1)
         return fail(error, "--schedule %s with --vpp %d needs a pipeline, --pp 2 or more", row->name, v);
     if (m % schedule_group(config->kind, p) != 0)
@@ -404,9 +403,7 @@ static inline bool chunk_is_tied(const Schedule* schedule, int chunk) {
 }
 
 static inline bool schedule_has_tie(const Schedule* schedule) {
-    bool tied = false;
-    for (int c = 0; c < schedule->config.v; c++) tied = tied || chunk_is_tied(schedule, c);
-    return tied;
+    return chunk_is_tied(schedule, 0) || chunk_is_tied(schedule, schedule->config.v - 1);
 }
 
 // Forward passes only. In a V a stage alternates between its two chunks once the first micro-batch has come back.
@@ -453,27 +450,21 @@ static inline int schedule_in_flight(const Schedule* schedule, int chunk, Action
 
 // Gives every micro-batch a slot from its forward pass to the end of its backward pass: the last one that was freed.
 static inline void order_assign_slots(Schedule* order) {
-    const int m = order->config.m;
+    const size_t items = (size_t)order->config.v * (size_t)order->config.m;
     order->slots = schedule_in_flight(order, -1, FORWARD);
     int* unused = (int*)checked_malloc((size_t)order->slots * sizeof(int), "the schedule's slots"); // a stack
-    int* slot_of = (int*)checked_malloc((size_t)order->config.v * (size_t)m * sizeof(int), "the schedule's slots");
+    int* slot_of = (int*)checked_malloc(items * sizeof(int), "the schedule's slots");
     int n = 0;
     while (n < order->slots) unused[n] = order->slots - 1 - n, n++;
     for (int i = 0; i < order->n; i++) {
         Action* action = &order->actions[i];
-        int* slot = &slot_of[action->chunk * m + action->microbatch];
+        int* slot = &slot_of[action_item(order, *action)];
         if (action->kind == FORWARD) *slot = unused[--n];
         if (action_adds_weight_gradients(action->kind)) unused[n++] = *slot;
         action->slot = *slot;
     }
     free(slot_of);
     free(unused);
-}
-
-// Forward passes alone keep nothing: they take turns on at most two slots, one of which may still be sent from.
-static inline void order_borrow_slots(Schedule* order, int slots) {
-    order->slots = slots;
-    for (int i = 0; i < order->n; i++) order->actions[i].slot = i % (int)min_i64(slots, 2);
 }
 
 // The action that starts to receive the input of a computing action; ACTION_KINDS if it receives none.
@@ -558,13 +549,15 @@ static inline Schedule schedule_build(const PipelineConfig* config, int stage) {
     return schedule;
 }
 
-// Forward passes of m micro-batches, for validation, through the stages and in the slots of a training schedule.
+// Forward passes of m micro-batches, for validation, through the stages and in the slots of a training schedule. Alone
+// they keep nothing: they take turns on at most two slots, one of which may still be sent from.
 static inline Schedule schedule_build_forward(const Schedule* training, int m) {
     PipelineConfig config = training->config;
     config.m = m;
     Schedule order = schedule_new(&config, training->stage);
     order_forward(&order);
-    order_borrow_slots(&order, training->slots);
+    order.slots = training->slots;
+    for (int i = 0; i < order.n; i++) order.actions[i].slot = i % (int)min_i64(order.slots, 2);
     const Schedule schedule = schedule_from_order(&order, false);
     schedule_free(&order);
     return schedule;

@@ -41,8 +41,8 @@ typedef struct {
     const Schedule* schedule;
     bool training;     // there are backward passes and an update
     unsigned* done;    // (v, m) a bit for every kind of action done with the micro-batch
-    Item* kept;        // (slots) whose activations are in the slot
-    Item* output;      // (slots) whose output is in the slot
+    int* kept;         // (slots) the item (action_item) whose activations are in the slot; -1: none
+    int* output;       // (slots) the item whose output is in the slot; -1: none
     ChunkState* chunk; // (v)
     unsigned whole;    // a bit for TIE, NORM and UPDATE_TIED, if done
 } StageState;
@@ -54,7 +54,7 @@ static inline bool schedule_refuse(const Schedule* schedule, int i, Error* error
 }
 
 static inline unsigned* item_done(const StageState* state, Action action) {
-    return &state->done[action.chunk * state->schedule->config.m + action.microbatch];
+    return &state->done[action_item(state->schedule, action)];
 }
 
 // The results of a kind of action, and its inputs, for one micro-batch, as bits. A whole backward pass does both parts.
@@ -132,8 +132,8 @@ static inline bool rule_order(const StageState* state, Action action) {
 // A slot holds one micro-batch from its forward pass to the end of its backward pass, and its output until it is sent.
 static inline bool rule_slot(const StageState* state, Action action) {
     if (action.slot < 0) return true;
-    const Item holds = action.kind == SEND_FORWARD ? state->output[action.slot] : state->kept[action.slot];
-    return same_item(holds, action.kind == FORWARD ? no_item() : item_of(action));
+    const int holds = action.kind == SEND_FORWARD ? state->output[action.slot] : state->kept[action.slot];
+    return holds == (action.kind == FORWARD ? -1 : action_item(state->schedule, action));
 }
 
 // No buffer is overwritten before its content was used.
@@ -217,13 +217,13 @@ static inline void stage_state_apply(StageState* state, Action action) {
     if (fills != NO_BUFFER) c->buffer[fills][which] = k;
     if (action.kind == FORWARD) {
         c->forwards++;
-        state->output[action.slot] = item_of(action);
-        state->kept[action.slot] = state->training ? item_of(action) : no_item();
+        state->output[action.slot] = action_item(state->schedule, action);
+        state->kept[action.slot] = state->training ? state->output[action.slot] : -1;
     }
     c->inputs += action_makes_input_gradient(action.kind);
     if (action_adds_weight_gradients(action.kind)) {
         c->weights++;
-        state->kept[action.slot] = no_item();
+        state->kept[action.slot] = -1;
     }
 }
 
@@ -260,10 +260,10 @@ static inline bool schedule_check_stage(const Schedule* schedule, bool training,
     state.schedule = schedule;
     state.training = training;
     state.done = (unsigned*)checked_calloc(v * (size_t)schedule->config.m, sizeof(unsigned), "checking the schedule");
-    state.kept = (Item*)checked_malloc(slots * sizeof(Item), "checking the schedule");
-    state.output = (Item*)checked_malloc(slots * sizeof(Item), "checking the schedule");
+    state.kept = (int*)checked_malloc(slots * sizeof(int), "checking the schedule");
+    state.output = (int*)checked_malloc(slots * sizeof(int), "checking the schedule");
     state.chunk = (ChunkState*)checked_calloc(v, sizeof(ChunkState), "checking the schedule");
-    for (size_t i = 0; i < slots; i++) state.kept[i] = state.output[i] = no_item();
+    for (size_t i = 0; i < slots; i++) state.kept[i] = state.output[i] = -1;
     for (size_t c = 0; c < v; c++) memset(state.chunk[c].buffer, -1, sizeof state.chunk[c].buffer);
     const bool ok = schedule_check_actions(&state, error);
     free(state.done);
@@ -274,22 +274,6 @@ static inline bool schedule_check_stage(const Schedule* schedule, bool training,
 }
 
 // ---- Check, second part: the tables together --------------------------------------------------------------------
-
-static inline bool same_config(const PipelineConfig* a, const PipelineConfig* b) {
-    return a->kind == b->kind && a->p == b->p && a->v == b->v && a->m == b->m && a->reduce_every == b->reduce_every &&
-           a->tied == b->tied;
-}
-
-// Table r is stage r's, and all have the same configuration.
-static inline bool schedule_check_headers(const Schedule* stages, int p, Error* error) {
-    for (int r = 0; r < p; r++) {
-        const PipelineConfig* config = &stages[r].config;
-        if (stages[r].stage != r || stages[r].slots < 1 || config->p != p || config->m < 1 || config->v < 1 ||
-            !same_config(config, &stages[0].config))
-            return fail(error, "schedule of stage %d: another stage or configuration", r);
-    }
-    return true;
-}
 
 // A step with anything but forward passes and their transfers is a training step, on every stage.
 static inline bool schedule_is_training(const Schedule* stages, int p) {
@@ -340,9 +324,9 @@ static inline bool schedule_check_progress(const Schedule* stages, int p, Error*
     return ok;
 }
 
-// Returns whether the tables of all p stages pass; if not, the error names the action and the rule that it breaks.
+// Returns whether the tables of all p stages, which have one configuration, pass; if not, the error names the action
+// and the rule that it breaks.
 static inline bool schedule_check(const Schedule* stages, int p, Error* error) {
-    if (!schedule_check_headers(stages, p, error)) return false;
     const bool training = schedule_is_training(stages, p);
     for (int r = 0; r < p; r++) {
         if (!schedule_check_stage(&stages[r], training, error)) return false;

@@ -75,32 +75,13 @@ static inline Timeline timeline_new(const Schedule* stages, int p) {
     return timeline;
 }
 
-// A micro-batch in a chunk.
-typedef struct {
-    int chunk, microbatch; // -1: none
-} Item;
-
-static inline Item item_of(Action action) {
-    const Item item = {action.chunk, action.microbatch};
-    return item;
-}
-
-static inline Item no_item(void) {
-    const Item none = {-1, -1};
-    return none;
-}
-
-static inline bool same_item(Item action, Item b) {
-    return action.chunk == b.chunk && action.microbatch == b.microbatch;
-}
-
 // The state that a stage's progress depends on.
 typedef struct {
-    double now;                   // when its last action ended
-    double* started;              // (4 kinds, v, m) when a transfer was started; INFINITY: not yet
-    Item* output;                 // (slots) whose output is in the slot
-    Item* sending;                // (v, PIPELINE_BUFFERS_PER_DIRECTION) whose gradient is in the send buffer
-    double arrived[ACTION_KINDS]; // when it reached TIE and NORM, where stages meet; INFINITY: not yet
+    double now;       // when its last action ended
+    double* started;  // (4 kinds, v, m) when a transfer was started; INFINITY: not yet
+    int* output;      // (slots) the item (action_item) whose output is in the slot; -1: none
+    int* sending;     // (v, PIPELINE_BUFFERS_PER_DIRECTION) the micro-batch whose gradient is in the send buffer; -1
+    double tie, norm; // when it reached TIE and NORM, where stages meet; INFINITY: not yet
 } StageProgress;
 
 // The state of the simulation of all tables.
@@ -118,12 +99,12 @@ static inline void stage_progress_begin(StageProgress* progress, const Schedule*
                  buffers = (size_t)schedule->config.v * PIPELINE_BUFFERS_PER_DIRECTION;
     progress->now = 0;
     progress->started = (double*)checked_malloc(4 * items * sizeof(double), "the timeline");
-    progress->output = (Item*)checked_malloc((size_t)schedule->slots * sizeof(Item), "the timeline");
-    progress->sending = (Item*)checked_malloc(buffers * sizeof(Item), "the timeline");
+    progress->output = (int*)checked_malloc((size_t)schedule->slots * sizeof(int), "the timeline");
+    progress->sending = (int*)checked_malloc(buffers * sizeof(int), "the timeline");
     for (size_t i = 0; i < 4 * items; i++) progress->started[i] = INFINITY;
-    for (int i = 0; i < schedule->slots; i++) progress->output[i] = no_item();
-    for (size_t i = 0; i < buffers; i++) progress->sending[i] = no_item();
-    for (int i = 0; i < ACTION_KINDS; i++) progress->arrived[i] = INFINITY;
+    memset(progress->output, -1, (size_t)schedule->slots * sizeof(int));
+    memset(progress->sending, -1, buffers * sizeof(int));
+    progress->tie = progress->norm = INFINITY;
 }
 
 static inline double* transfer_started(const Simulation* sim, ActionKind kind, int stage, int chunk, int k) {
@@ -144,42 +125,38 @@ static inline double message_time(const Simulation* sim, int from, int to, int k
     return fmax(sent, posted) + *cost_of(sim->costs, send, from);
 }
 
-static inline Item* send_buffer(const StageProgress* progress, Action action) {
+static inline int* send_buffer(const StageProgress* progress, Action action) {
     return &progress->sending[action.chunk * PIPELINE_BUFFERS_PER_DIRECTION +
                               action.microbatch % PIPELINE_BUFFERS_PER_DIRECTION];
 }
 
-// When the last of the stages that meet at this action arrives: INFINITY if not all have.
-static inline double meeting_time(const Simulation* sim, ActionKind kind) {
-    const PipelineConfig* config = &sim->stages[0].config;
-    const int first = pipeline_holder(config, 0), last = pipeline_holder(config, pipeline_last(config));
-    if (kind == TIE) return fmax(sim->progress[first].arrived[TIE], sim->progress[last].arrived[TIE]);
-    return sim->at_norm < config->p ? INFINITY : sim->norm;
-}
-
-// When action a of stage r can start: its message has arrived and its output buffer is free. INFINITY: not yet.
+// When action a of stage r can start: its message has arrived and its output buffer is free, or all stages that meet at
+// it have arrived. INFINITY: not yet.
 static inline double action_ready(Simulation* sim, int r, Action action) {
     StageProgress* progress = &sim->progress[r];
     const Schedule* schedule = &sim->stages[r];
-    if (action.kind == TIE || action.kind == NORM) {
-        if (action.kind == NORM) {
-            sim->at_norm += progress->arrived[NORM] == INFINITY;
-            sim->norm = fmax(sim->norm, progress->now);
-        }
-        progress->arrived[action.kind] = progress->now;
-        return meeting_time(sim, action.kind);
-    }
+    const PipelineConfig* config = &schedule->config;
     double arrived = 0, free_again = 0;
+    if (action.kind == TIE) {
+        const int first = pipeline_holder(config, 0), last = pipeline_holder(config, pipeline_last(config));
+        progress->tie = progress->now;
+        return fmax(sim->progress[first].tie, sim->progress[last].tie);
+    }
+    if (action.kind == NORM) {
+        sim->at_norm += progress->norm == INFINITY;
+        progress->norm = progress->now;
+        sim->norm = fmax(sim->norm, progress->now);
+        return sim->at_norm < config->p ? INFINITY : sim->norm;
+    }
     if (action.kind == FORWARD) {
-        const int here = schedule_virtual_stage(schedule, action.chunk);
-        const Item before = progress->output[action.slot];
-        const int there = before.chunk < 0 ? -1 : schedule_virtual_stage(schedule, before.chunk);
+        const int here = schedule_virtual_stage(schedule, action.chunk), before = progress->output[action.slot];
+        const int there = before < 0 ? -1 : schedule_virtual_stage(schedule, before / config->m);
         arrived = message_time(sim, here - 1, here, action.microbatch);
-        free_again = message_time(sim, there, there + 1, before.microbatch);
+        free_again = message_time(sim, there, there + 1, before % config->m);
     } else if (action_makes_input_gradient(action.kind)) {
         const int here = schedule_virtual_stage(schedule, action.chunk);
         arrived = message_time(sim, here + 1, here, action.microbatch);
-        free_again = message_time(sim, here, here - 1, send_buffer(progress, action)->microbatch);
+        free_again = message_time(sim, here, here - 1, *send_buffer(progress, action));
     }
     return fmax(progress->now, fmax(arrived, free_again));
 }
@@ -193,10 +170,11 @@ static inline double action_ends(const Simulation* sim, int r, Action action, do
     return message_time(sim, here, action.kind == SEND_FORWARD ? here + 1 : here - 1, action.microbatch);
 }
 
-static inline void action_done(StageProgress* progress, Action action, double end) {
+static inline void action_done(const Simulation* sim, int r, Action action, double end) {
+    StageProgress* progress = &sim->progress[r];
     progress->now = end;
-    if (action.kind == FORWARD) progress->output[action.slot] = item_of(action);
-    if (action_makes_input_gradient(action.kind)) *send_buffer(progress, action) = item_of(action);
+    if (action.kind == FORWARD) progress->output[action.slot] = action_item(&sim->stages[r], action);
+    if (action_makes_input_gradient(action.kind)) *send_buffer(progress, action) = action.microbatch;
 }
 
 // Advances stage r as far as possible; returns whether it did anything.
@@ -209,7 +187,7 @@ static inline bool stage_advance(Simulation* sim, int r, Timeline* timeline) {
         if (end == INFINITY) break;
         timeline->start[r][i] = start;
         timeline->end[r][i] = end;
-        action_done(&sim->progress[r], schedule->actions[i], end);
+        action_done(sim, r, schedule->actions[i], end);
     }
     timeline->length = fmax(timeline->length, sim->progress[r].now);
     return timeline->done[r] > before;

@@ -121,12 +121,10 @@ typedef struct {
 // is in flight.
 enum { DGRAD_BRANCH = 1, DGRAD_NORM = 2, WGRAD = 4, DGRAD = DGRAD_BRANCH | DGRAD_NORM, BOTH_GRADS = DGRAD | WGRAD };
 
-// The messages from and to a chunk's neighbours, and whether they are in flight (parallel/schedule.h).
+// A micro-batch's messages from and to a chunk's neighbours, and whether they are in flight (parallel/schedule.h).
 typedef struct {
-    floatX *input[PIPELINE_BUFFERS_PER_DIRECTION], *gradient[PIPELINE_BUFFERS_PER_DIRECTION],
-        *gradient_out[PIPELINE_BUFFERS_PER_DIRECTION];
-    CommRequest receive_forward[PIPELINE_BUFFERS_PER_DIRECTION], receive_backward[PIPELINE_BUFFERS_PER_DIRECTION],
-        send_backward[PIPELINE_BUFFERS_PER_DIRECTION];
+    floatX *input, *gradient, *gradient_out;
+    CommRequest receive_forward, receive_backward, send_backward;
 } PipelineBuffers;
 
 // A method's values of all parameters that checkpoints hold beside the weights.
@@ -170,7 +168,7 @@ typedef struct {
                    // output of gather_from_sequence_region
     float* shared; // (tokens, C), only of a CAAT-Net: the channels that all streams share, while they are summed
     floatX* cache; // (layers, streams, T, 2 NKV HS): keys and values in generation
-    PipelineBuffers* boundary; // (v)
+    PipelineBuffers* boundary; // (v, PIPELINE_BUFFERS_PER_DIRECTION): see boundary_of
     CommRequest* send_forward; // (slots)
     Arena memory[ARENAS];
 } Stage;
@@ -279,6 +277,11 @@ static inline floatX* residual_stream(const Activations* acts, int layer) {
 }
 
 static inline floatX* chunk_output(const Activations* acts) { return acts->x[acts->chunk->layers]; }
+
+// The messages of micro-batch k from and to a chunk.
+static inline PipelineBuffers* boundary_of(const Stage* stage, int chunk, int k) {
+    return &stage->boundary[chunk * PIPELINE_BUFFERS_PER_DIRECTION + k % PIPELINE_BUFFERS_PER_DIRECTION];
+}
 
 // The gradients that a block's DGRAD leaves for its WGRAD.
 static inline LayerGradients* layer_grads(const Pass* pass, int layer) {
@@ -453,13 +456,11 @@ static inline void take_gradients(Stage* stage, Arena* arena) {
 
 static inline void take_boundary(Stage* stage, Arena* arena) {
     const int64_t n = boundary_elements(&stage->layout.parallel, max_tokens(stage) * stage->model.C);
-    for (int c = 0; c < stage->layout.parallel.v; c++) {
-        PipelineBuffers* x = &stage->boundary[c];
-        for (int i = 0; i < PIPELINE_BUFFERS_PER_DIRECTION; i++) {
-            if (!stage->layout.chunk[c].first) x->input[i] = take_values(stage, arena, n);
-            if (!stage->layout.chunk[c].first && stage->trains) x->gradient_out[i] = take_values(stage, arena, n);
-            if (!stage->layout.chunk[c].last && stage->trains) x->gradient[i] = take_values(stage, arena, n);
-        }
+    for (int i = 0; i < stage->layout.parallel.v * PIPELINE_BUFFERS_PER_DIRECTION; i++) {
+        const Chunk* chunk = &stage->layout.chunk[i / PIPELINE_BUFFERS_PER_DIRECTION];
+        if (!chunk->first) stage->boundary[i].input = take_values(stage, arena, n);
+        if (!chunk->first && stage->trains) stage->boundary[i].gradient_out = take_values(stage, arena, n);
+        if (!chunk->last && stage->trains) stage->boundary[i].gradient = take_values(stage, arena, n);
     }
 }
 
@@ -472,12 +473,10 @@ static inline bool has_two_embedding_grads(const Stage* stage) {
 static inline void take_parameters(Stage* stage) {
     const Layout* layout = &stage->layout;
     const int64_t n = layout->elements, share = layout->parallel.zero ? n / layout->parallel.mesh.d : n;
-    GradientBuckets* grads = &stage->grads;
     stage->params = take_values(stage, &stage->memory[ARENA_PARAMETERS], n);
     if (stage->type.masters) stage->master = arena_floats(&stage->memory[ARENA_OPTIMIZER], share);
     if (!stage->trains) return;
-    grad_buckets_take(grads, layout, &stage->memory[ARENA_GRADIENTS]);
-    if (grads->hierarchical) site_buckets_take(grads->bucket, grads->all, layout, &stage->memory[ARENA_GRADIENTS]);
+    grad_buckets_take(&stage->grads, layout, &stage->memory[ARENA_GRADIENTS]);
     if (has_two_embedding_grads(stage))
         stage->grad_embedding =
             arena_floats(&stage->memory[ARENA_GRADIENTS], (int64_t)layout_embedding_rows(layout) * stage->model.C);
@@ -525,7 +524,8 @@ static inline void stage_take_lists(Stage* stage) {
         stage->activations[i].x = (floatX**)checked_calloc(layers + 1, sizeof(floatX*), "the slots");
         stage->activations[i].layers = (LayerActivations*)checked_calloc(layers, sizeof(LayerActivations), "the slots");
     }
-    stage->boundary = (PipelineBuffers*)checked_calloc(v, sizeof(PipelineBuffers), "the chunks");
+    stage->boundary =
+        (PipelineBuffers*)checked_calloc(v * PIPELINE_BUFFERS_PER_DIRECTION, sizeof(PipelineBuffers), "the chunks");
     stage->act_grads = (ActivationGrads**)checked_calloc(v + 1, sizeof(ActivationGrads*), "the chunks");
     for (size_t c = 0; c <= v; c++) {
         const int n = stage->gradient_slots[c];

@@ -25,7 +25,7 @@ static inline void vocab_parallel_embedding_forward(const Pass* pass, int layer)
     const int rows = acts->R / streams;
     floatX* x = streams > 1 ? acts->branch : acts->x[0];
     floatX* partial = tp_partial_buffer(pass, x);
-    embedding_forward(partial, acts->inputs, weight(stage, layer, WTE), n, C, stage->layout.vocab_offset,
+    embedding_forward(partial, acts->inputs, weight(stage, layer, WTE), n, C, layout_vocab_offset(&stage->layout, 0),
                       layout_embedding_rows(&stage->layout));
     reduce_from_tensor_region(stage->groups, x, partial, (int64_t)n * C);
     if (stage->model.position == POSITION_LEARNED) {
@@ -63,7 +63,7 @@ static inline void vocab_parallel_token_backward(const Pass* pass, int layer) {
                       ? stage->grad_embedding
                       : grad_bucket(&stage->grads, layout, embedding_use_bucket(layout))->gradient;
     embedding_backward(dwte, tp_gather_input(pass, embedding_output_grad(pass)), pass->acts->inputs, pass->acts->tokens,
-                       stage->model.C, layout->vocab_offset, layout_embedding_rows(layout));
+                       stage->model.C, layout_vocab_offset(layout, 0), layout_embedding_rows(layout));
 }
 
 // The gradients of the embeddings, from the gradient of the residual stream, of all parts. A tied embedding has two

@@ -194,7 +194,7 @@ static inline void run_done(StepRun* x, int r, Action a, double start, double en
         x->timeline->end[r][g->next] = end;
         x->timeline->done[r] = g->next + 1;
     }
-    action_done(&x->sim.progress[r], a, end);
+    action_done(&x->sim, r, a, end);
     x->length = fmax(x->length, end);
     g->next++;
     for (int k = 0; (a.kind == TIE || a.kind == NORM) && k < x->prices->plan.p; k++) run_wake(x, k);

@@ -79,7 +79,7 @@ static void plan_rank(Stage* stage, const Trainer* t, int rank, int* m) {
                                      : schedule_build_untrained(&t->schedule.config, parallel.mesh.pipeline);
     if (!stage_plan(stage, &mine->model, parallel, mine->B, mine->T, &schedule, mine->grads.scope, mine->type, &error))
         die("%s", error.text);
-    async_dp_plan_as(stage, mine);
+    if (mine->async) async_dp_plan(stage, &mine->async->config);
     *m = schedule.config.m;
     schedule_free(&schedule);
 }

@@ -245,30 +245,8 @@ static void test_random_steps(int steps) {
     check_times("tables by chance", &times);
 }
 
-// Tables of other stages or configurations, or without slots.
-static void test_headers(void) {
-    enum { ORDER, STAGES, MICROBATCHES, CHUNKS, KIND, EVERY, TIED, SLOTS, HEADERS };
-    for (int i = 0; i < HEADERS; i++) {
-        Step step = step_build(plan_of(ONE_F_ONE_B, 3, 1, 4, 0));
-        Schedule* last = &step.stages[2];
-        Error error = {"accepted"};
-        if (i == ORDER) last->stage = 1;
-        if (i == STAGES) last->config.p = 4;
-        if (i == MICROBATCHES) last->config.m = 0;
-        if (i == CHUNKS) last->config.v = 2;
-        if (i == KIND) last->config.kind = GPIPE;
-        if (i == EVERY) last->config.reduce_every = true;
-        if (i == TIED) last->config.tied = true;
-        if (i == SLOTS) last->slots = 0;
-        const bool accepted = schedule_check(step.stages, 3, &error);
-        check(!accepted, "header %d: %s", i, error.text);
-        step_free(&step);
-    }
-}
-
 int main(int argc, char** argv) {
     const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
-    test_headers();
     test_single_changes(brief);
     test_many_changes(brief ? 6000 : 60000);
     test_random_steps(brief ? 1000 : 8000);
