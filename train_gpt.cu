@@ -58,7 +58,7 @@ int main(int argc, char** argv) {
     if (is_main(t) && t->settings.explain)
         explain(t);
     else if (is_main(t))
-        print_plan(t, t->peak_flops);
+        print_plan(t);
     if (!t->settings.dry_run) {
         trainer_allocate(t);
         status = settings_is_training(&t->settings) ? train(t) : run_inference(t);

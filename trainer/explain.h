@@ -20,7 +20,7 @@ typedef struct {
     const ModelConfig* model;
     double stream;           // bytes of a micro-batch of one residual stream
     bool full;               // recomputation
-    Sends sends, last_sends; // of rank 0 and of the first rank of the last stage, in a step
+    Bytes sends, last_sends; // of rank 0 and of the first rank of the last stage, in a step
     char text[8192];         // of the paragraph
 } Explanation;
 
@@ -50,8 +50,6 @@ static Words bytes_words(double bytes) {
     snprintf(words.text, sizeof words.text, "%.4g %s", bytes, units[i]);
     return words;
 }
-
-static const char* plural(int64_t n) { return n == 1 ? "" : "s"; }
 
 static Words ranks_words(int first, int step, int n) {
     Words words;

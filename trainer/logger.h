@@ -134,11 +134,8 @@ static int log_write(Log* log) {
 
 static void line_end(Log* log) {
     const int why = log_write(log);
-    if (why && !log->waits) {
-        end_line();
-        fprintf(stderr, "%s: %s: cannot write: %s; training goes on, its lines wait in memory\n", process.name,
-                log->path, strerror(why));
-    }
+    if (why && !log->waits)
+        print_message("%s: cannot write: %s; training goes on, its lines wait in memory", log->path, strerror(why));
     log->waits = why != 0;
 }
 
@@ -222,9 +219,7 @@ static void log_open(Log* log, const char* out, bool resumed, int64_t step) {
 static bool log_close(Log* log) {
     if (!log->lines) return true;
     const int why = log_write(log);
-    if (why)
-        fprintf(stderr, "%s: %s: cannot write: %s; its last lines are missing\n", process.name, log->path,
-                strerror(why));
+    if (why) print_message("%s: cannot write: %s; its last lines are missing", log->path, strerror(why));
     fclose(log->lines);
     free(log->text);
     close(log->fd);
@@ -248,7 +243,7 @@ static void write_options(const Trainer* t, const Option* table, int n) {
     fprintf(f, "# The options of this run. train_gpt --config FILE reads them; the command line wins.\n"
                "# Lines that begin with # follow from them, or are the defaults of the others.\n\n");
     fprintf(f, "# version: %s\n# started: %s\n# ranks: %d on %d machine%s\n# device: %s, %s\n", process.version, when,
-            t->world.size, t->place.machines, t->place.machines == 1 ? "" : "s", device, FLOATX_NAME);
+            t->world.size, t->place.machines, plural(t->place.machines), device, FLOATX_NAME);
     fprintf(f, "# model: %s: %s, %d layers, %d channels, %d heads, vocabulary %d; %.0f parameters\n", model->name,
             model_arch_name(model->arch), model->L, model->C, model->NH, model->V, (double)model_parameters(model));
     options_write(table, n, f);
@@ -285,25 +280,6 @@ static inline Trace trace_receive(Comm* world, int rank) {
     return trace;
 }
 
-// Writes the spans of all ranks to a file of rank 0; every rank calls it. about: see trace_end_file. Returns false, on
-// rank 0, if that failed.
-static inline bool trace_gather(FILE* out, Comm* world, const Mesh* mesh, const char* about, Trace* trace) {
-    Trace* recording = world->trace;
-    world->trace = NULL; // the gather is not traced
-    bool ok = world->rank > 0 || trace_begin_file(out);
-    if (world->rank > 0) trace_send(world, trace);
-    for (int rank = 0; rank < world->size && world->rank == 0; rank++) {
-        const Mesh at = mesh_of_rank(rank, mesh->t, mesh->p, mesh->d);
-        Trace theirs = rank > 0 ? trace_receive(world, rank) : *trace;
-        char label[64];
-        snprintf(label, sizeof label, "rank %d: t %d p %d d %d", rank, at.tensor, at.pipeline, at.data);
-        ok = ok && trace_write_rank(out, rank, label, theirs.spans, theirs.n, theirs.dropped, theirs.zero);
-        if (rank > 0) trace_free(&theirs);
-    }
-    world->trace = recording;
-    return ok && (world->rank > 0 || trace_end_file(out, about));
-}
-
 // Opens --trace on rank 0; NULL on the others.
 static inline FILE* open_trace(Trainer* t, const char* mode) {
     const char* path = t->settings.trace;
@@ -328,20 +304,33 @@ static inline void start_tracing(Trainer* t) {
     for (int i = 0; i < GROUPS; i++) list[i]->trace = &t->trace;
 }
 
-// Writes the spans of all ranks to --trace.
+// Writes the spans of all ranks to --trace, a file of rank 0; every rank calls it.
 static inline void write_trace(Trainer* t) {
     const char* path = t->settings.trace;
     FILE* out = open_trace(t, "w");
     const PipelineConfig* plan = &t->schedule.config;
     const ParallelConfig* parallel = &t->stage.layout.parallel;
     const Mesh* mesh = &parallel->mesh;
+    t->world.trace = NULL; // messages of the trace are not traced
+    if (!is_main(t)) {
+        trace_send(&t->world, &t->trace);
+        return;
+    }
+    trace_begin_file(out);
+    for (int rank = 0; rank < t->world.size; rank++) {
+        const Mesh at = mesh_at(mesh, rank);
+        Trace theirs = rank > 0 ? trace_receive(&t->world, rank) : t->trace;
+        char label[64];
+        snprintf(label, sizeof label, "rank %d: t %d p %d d %d", rank, at.tensor, at.pipeline, at.data);
+        trace_write_rank(out, rank, label, theirs.spans, theirs.n, theirs.dropped, theirs.zero);
+        if (rank > 0) trace_free(&theirs);
+    }
     char about[256]; // for dev/plot
     snprintf(about, sizeof about,
              "{\"schedule\":\"%s\",\"t\":%d,\"p\":%d,\"d\":%d,\"v\":%d,\"m\":%d,\"reduce_every\":%s,\"tied\":%s}",
              schedule_name(plan->kind), mesh->t, mesh->p, mesh->d, parallel->v, plan->m,
              plan->reduce_every ? "true" : "false", plan->tied ? "true" : "false");
-    const bool ok = trace_gather(out, &t->world, mesh, about, &t->trace);
-    if (!is_main(t)) return;
+    const bool ok = trace_end_file(out, about);
     if (fclose(out) != 0 || !ok) die("--trace %s: cannot write: %s", path, strerror(errno));
     print_line("trace     %s: open it in chrome://tracing or https://ui.perfetto.dev", path);
 }

@@ -136,8 +136,9 @@ static inline bool build_allreduces(Trainer* t, const Mesh* mesh, Error* error) 
 static inline bool plan_this_rank(Trainer* t, const ModelConfig* model, const ParallelConfig* parallel, int T,
                                   DtypeInfo type, Error* error) {
     const Settings* o = &t->settings;
-    const AsyncConfig async = settings_async(o, &parallel->mesh);
-    if (!parallel_check(parallel, model, T, error) || !plan_schedule(t, model, parallel, error) ||
+    AsyncConfig async;
+    if (!settings_async(&async, o, parallel->mesh.sites, error) || !parallel_check(parallel, model, T, error) ||
+        !plan_schedule(t, model, parallel, error) ||
         !canonical_check(parallel, t->schedule.config.m, async.mode == DP_SYNC, o->allreduce, error) ||
         !stage_plan(&t->stage, model, *parallel, (int)o->micro_batch, T, &t->schedule, async_schedule_scope(&async),
                     type, error))
