@@ -351,7 +351,7 @@ static void sample_if_due(Trainer* t) {
     const Settings* o = &t->settings;
     if (!is_due(t->step, o->sample_every) || is_last_step(t) || t->stops) return;
     load_global_weights(t);
-    sample(t, o->max_new_tokens ? (int)o->max_new_tokens : 256);
+    sample(t, 256);
     restore_local_weights(t);
 }
 

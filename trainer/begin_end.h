@@ -48,7 +48,7 @@ static inline void begin_training(Trainer* t) {
     t->ended = t->step >= o->steps;
     if (o->out && is_main(t)) {
         log_open(&t->log, o->out, resumed, t->step);
-        if (!t->ended) write_options(t, t->options, t->option_count);
+        if (!t->ended) write_options(t);
     }
     report_startup(t);
     t->first_step = t->step;
@@ -103,7 +103,7 @@ static inline int end_training(Trainer* t) {
     if (o->export_to && whole) export_weights(t);
     if (o->sample_every && whole) {
         load_global_weights(t);
-        sample(t, o->max_new_tokens ? (int)o->max_new_tokens : 512);
+        sample(t, 512);
     }
     if (!log_close(&t->log) || t->unsaved) return EXIT_RUN;
     return whole ? 0 : EXIT_REQUEUE;

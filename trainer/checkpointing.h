@@ -284,21 +284,20 @@ static inline void load_weights(Trainer* t, const char* path) {
 static inline bool init_weights(Trainer* t) {
     const Settings* o = &t->settings;
     char path[CHECKPOINT_PATH];
+    const char* from = o->init; // NULL: random
     const bool trains = settings_is_training(o);
     if (o->resume && trains && resume_checkpoint(t)) return true;
-    if (o->resume && !trains && latest_valid_checkpoint(t, path)) {
-        load_weights(t, path);
-        if (is_main(t)) print_line("weights   %s", path);
-        return false;
-    }
-    if (o->resume && !trains && !o->init) die_usage("--resume: there is no checkpoint in %s", o->out);
-    if (o->init) {
+    if (o->resume && !trains && latest_valid_checkpoint(t, path))
+        from = path;
+    else if (o->resume && !trains && !o->init)
+        die_usage("--resume: there is no checkpoint in %s", o->out);
+    else if (o->init)
         check_initial_weights(t, o->init);
-        load_weights(t, o->init);
-    } else {
+    if (from)
+        load_weights(t, from);
+    else
         random_init_weights(&t->stage, o->seed);
-    }
     if (t->stage.async) async_dp_init(&t->stage);
-    if (is_main(t) && !trains) print_line("weights   %s", o->init ? o->init : "random: there is no --init or --resume");
+    if (is_main(t) && !trains) print_line("weights   %s", from ? from : "random: there is no --init or --resume");
     return false;
 }

@@ -115,9 +115,12 @@ static inline void settings_rates(Settings* o, const ModelConfig* m) {
     if (o->min_lr > o->lr) die_usage("--min-lr %g is above --lr %g", o->min_lr, o->lr);
 }
 
-// Learning rate of update number `step` (from 0).
+// The learning rate of update number `step` (from 0): linear warm-up, then the decay to min_lr at the last step.
 static inline double learning_rate(const Settings* o, int64_t step) {
-    return lr_at(&lr_curves[o->decay], o->lr, o->min_lr, o->warmup, o->steps, step);
+    if (step < o->warmup) return o->lr * (double)(step + 1) / (double)o->warmup;
+    const double span = (double)max_i64(1, o->steps - 1 - o->warmup);
+    const double progress = fmin(1, (double)(step - o->warmup) / span);
+    return o->min_lr + (o->lr - o->min_lr) * lr_curves[o->decay].decay(progress);
 }
 
 // Whether the command line asks only for work other than training. Call it before a file of options is read, which is
@@ -269,7 +272,8 @@ static inline ParallelConfig settings_parallel(Settings* o, int rank, int64_t th
 static inline void settings_batch(Settings* o) {
     const int64_t many = o->pp > 1 ? 4 * o->pp : 1;
     const int64_t groups = schedule_group((ScheduleKind)o->schedule, (int)o->pp); // divides a replica's micro-batches
-    if (!settings_is_training(o) && !o->micro_batch && !o->global_batch) o->micro_batch = o->evaluate ? 4 : 1;
+    const bool trains = settings_is_training(o);
+    if (!trains && !o->micro_batch && !o->global_batch) o->micro_batch = o->evaluate ? 4 : 1;
     if (!o->global_batch) {
         o->global_batch =
             o->micro_batch ? o->micro_batch * o->dp * many : (int64_t)round_up(16, (size_t)(o->dp * groups));
@@ -278,9 +282,8 @@ static inline void settings_batch(Settings* o) {
         die_usage("--global-batch %lld is not a multiple of --dp %lld", (long long)o->global_batch, (long long)o->dp);
     }
     const int64_t replica = o->global_batch / o->dp;
-    const bool halves = o->tp_comm_overlap && settings_is_training(o);
     if (!o->micro_batch) {
-        const int64_t leaf = settings_is_training(o) && o->canonical ? o->global_batch / o->canonical : replica / many;
+        const int64_t leaf = trains && o->canonical ? o->global_batch / o->canonical : replica / many;
         o->micro_batch = max_i64(1, min_i64(16, leaf));
         while (o->micro_batch > 1 && (replica % o->micro_batch != 0 || replica / o->micro_batch % groups != 0))
             o->micro_batch--;
@@ -290,6 +293,6 @@ static inline void settings_batch(Settings* o) {
                   (long long)o->dp, (long long)o->micro_batch);
     }
     Error error;
-    if (!parallel_check_halves(halves, o->micro_batch, &error)) die_usage("%s", error.text);
+    if (!parallel_check_halves(o->tp_comm_overlap && trains, o->micro_batch, &error)) die_usage("%s", error.text);
     if (replica / o->micro_batch > 1 << 24) die_usage("--global-batch %lld is too large", (long long)o->global_batch);
 }

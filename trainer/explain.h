@@ -28,13 +28,8 @@ typedef struct {
 
 // Prints the paragraph, if there is one, its lines after the first one indented, and begins a new one.
 static void end_paragraph(Explanation* e) {
-    int column = 0;
     hide_controls(e->text);
-    for (char* word = strtok(e->text, " "); word; word = strtok(NULL, " ")) {
-        if (column + 1 + (int)strlen(word) > EXPLAIN_COLUMNS) column = printf("\n ") - 1;
-        column += printf(column > 0 ? " %s" : "%s", word);
-    }
-    if (column > 0) printf("\n");
+    if (e->text[0]) print_words(stdout, e->text, 0, 2, EXPLAIN_COLUMNS);
     e->text[0] = 0;
 }
 

@@ -228,7 +228,7 @@ static bool log_close(Log* log) {
 }
 
 // Writes DIR/options.txt, for --config and for readers, atomically.
-static void write_options(const Trainer* t, const Option* table, int n) {
+static void write_options(const Trainer* t) {
     const ModelConfig* model = &t->stage.model;
     const char* out = t->settings.out;
     char path[4096], temporary[4096], device[256], when[64];
@@ -246,7 +246,7 @@ static void write_options(const Trainer* t, const Option* table, int n) {
             t->world.size, t->place.machines, plural(t->place.machines), device, FLOATX_NAME);
     fprintf(f, "# model: %s: %s, %d layers, %d channels, %d heads, vocabulary %d; %.0f parameters\n", model->name,
             model_arch_name(model->arch), model->L, model->C, model->NH, model->V, (double)model_parameters(model));
-    options_write(table, n, f);
+    options_write(t->options, t->option_count, f);
     const bool ok = !ferror(f);
     if (fclose(f) == 0 && ok && rename(temporary, path) == 0) return;
     const int why = errno;

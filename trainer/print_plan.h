@@ -155,26 +155,16 @@ static void print_allreduce(const Trainer* t) {
     }
 }
 
-// Prints the sites, and the schedule of their outer steps.
-static void print_sites(const Trainer* t) {
-    const Mesh* mesh = &t->stage.layout.parallel.mesh;
-    const int replicas = mesh_site_size(mesh);
-    if (t->stage.async)
-        async_dp_print(&t->stage, t->settings.steps);
-    else if (mesh->sites > 1)
-        print_line("sites     sync, gradients summed over all replicas in every step; %d sites of %d replica%s",
-                   mesh->sites, replicas, plural(replicas));
-}
-
 static void print_mesh(const Trainer* t) {
     const Stage* stage = &t->stage;
     const ParallelConfig* parallel = &stage->layout.parallel;
+    const Mesh* mesh = &parallel->mesh;
     static const char* recompute[] = {"none", "norms and activation functions", "all but the blocks' inputs"};
     static const char* zero[] = {"", " with ZeRO-1", " with ZeRO-2"};
-    print_line("mesh      %d rank%s: tensor %d%s, pipeline %d, data %d%s; recompute: %s", mesh_size(&parallel->mesh),
-               plural(mesh_size(&parallel->mesh)), parallel->mesh.t,
-               parallel->sequence_parallel ? " with sequence parallelism" : "", parallel->mesh.p, parallel->mesh.d,
-               zero[parallel->zero], stage->trains ? recompute[parallel->recompute] : "none, as nothing is trained");
+    print_line("mesh      %d rank%s: tensor %d%s, pipeline %d, data %d%s; recompute: %s", mesh_size(mesh),
+               plural(mesh_size(mesh)), mesh->t, parallel->sequence_parallel ? " with sequence parallelism" : "",
+               mesh->p, mesh->d, zero[parallel->zero],
+               stage->trains ? recompute[parallel->recompute] : "none, as nothing is trained");
     if (is_caat(stage))
         print_line("caat      %d of %d channels shared by %d streams, %d a rank; gradients summed in %s",
                    stage->layout.shared, stage->model.C, parallel->caat.ranks, stage->layout.streams,
@@ -185,20 +175,24 @@ static void print_mesh(const Trainer* t) {
             "flight meanwhile",
             stage->B / HALVES, plural(stage->B / HALVES));
     if (parallel->canonical) print_line("canonical gradients of %d leaves are added in one tree", parallel->canonical);
-    print_sites(t);
+    if (stage->async)
+        async_dp_print(stage, t->settings.steps);
+    else if (mesh->sites > 1)
+        print_line("sites     sync, gradients summed over all replicas in every step; %d sites of %d replica%s",
+                   mesh->sites, mesh_site_size(mesh), plural(mesh_site_size(mesh)));
     if ((parallel->tp_overlap || stage->async) && DEVICE_IS_HOST && t->world.size > 1 && !comm_can_thread(&t->world))
         print_line("          this MPI allows one thread at a time: messages move only while a rank calls it");
     print_allreduce(t);
-    if (!stage->trains || parallel->mesh.p == 1) return;
+    if (!stage->trains || mesh->p == 1) return;
     const PipelineConfig* config = &t->schedule.config;
     Schedule* stages = schedules_build(config);
     char chunks[64] = "";
     if (parallel->v > 1) snprintf(chunks, sizeof chunks, " with %d chunks a stage", parallel->v);
     print_line("schedule  %s%s, by formula a bubble of %.3f of the work at equal stages", schedule_name(config->kind),
                chunks, pipeline_bubble(config));
-    schedule_draw(stages, parallel->mesh.p, terminal_columns(), stdout);
+    schedule_draw(stages, mesh->p, terminal_columns(), stdout);
     print_in_flight(stages, parallel);
-    schedules_free(stages, parallel->mesh.p);
+    schedules_free(stages, mesh->p);
 }
 
 // Prints the data, how many epochs of it the run is, and what it is validated on.
@@ -217,11 +211,11 @@ static void print_data(const Trainer* t) {
 // Prints the optimizer and the learning rate.
 static void print_optimizer(const Settings* settings) {
     const Optimizer* optimizer = &optimizers[settings->optimizer];
-    char text[256] = "", clip[32] = "no clip";
-    append_text(text, sizeof text, "beta1 %g", settings->beta1);
-    if (optimizer->beta2) append_text(text, sizeof text, ", beta2 %g, eps %g", settings->beta2, settings->eps);
+    char second[64] = "", clip[32] = "no clip";
+    if (optimizer->beta2) snprintf(second, sizeof second, ", beta2 %g, eps %g", settings->beta2, settings->eps);
     if (settings->clip > 0) snprintf(clip, sizeof clip, "clip %g", settings->clip);
-    print_line("optimizer %s: %s, weight decay %g, %s", optimizer->name, text, settings->weight_decay, clip);
+    print_line("optimizer %s: beta1 %g%s, weight decay %g, %s", optimizer->name, settings->beta1, second,
+               settings->weight_decay, clip);
     print_line("lr        %g after a warm-up of %lld step%s; %s to %g at step %lld", settings->lr,
                (long long)settings->warmup, plural(settings->warmup), lr_curves[settings->decay].name, settings->min_lr,
                (long long)settings->steps);

@@ -120,6 +120,22 @@ __attribute__((format(printf, 1, 2))) static inline void print_line(const char* 
     printf("%s\n", line);
 }
 
+// Prints words in lines of `width` columns: from `column` on, where the line is, then in indented lines.
+static inline void print_words(FILE* out, const char* words, int column, int indent, int width) {
+    const char* blank = ""; // before a word, except at the beginning of a line
+    while (*words) {
+        const int n = (int)strcspn(words, " ");
+        if (*blank && column + 1 + n > width) {
+            column = fprintf(out, "\n%*s", indent, "") - 1;
+            blank = "";
+        }
+        column += fprintf(out, "%s%.*s", blank, n, words);
+        blank = " ";
+        words += n + strspn(words + n, " ");
+    }
+    fputc('\n', out);
+}
+
 // Prints a line on stderr, behind the program's name, which goes on.
 __attribute__((format(printf, 1, 2))) static inline void print_message(const char* format, ...) {
     char text[2048];

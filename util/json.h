@@ -343,13 +343,6 @@ static inline bool json_parse_value(JsonParser* p, int depth, const char* name, 
     return c == '-' || (c >= '0' && c <= '9') ? json_parse_number(p, node) : json_unexpected(p, "a value");
 }
 
-static inline bool json_parse_text(JsonParser* p) {
-    json_skip_space(p);
-    if (!json_parse_value(p, 0, NULL, 0)) return false;
-    json_skip_space(p);
-    return p->at == p->size || json_unexpected(p, "the end of the text");
-}
-
 // Reads a text of `size` bytes; `path` is its name in errors. On failure nothing has to be freed.
 static inline bool json_parse(Json* json, const char* path, const void* text, size_t size, Error* error) {
     memset(json, 0, sizeof *json);
@@ -359,7 +352,11 @@ static inline bool json_parse(Json* json, const char* path, const void* text, si
     memcpy(json->strings, path, path_bytes);
     json->path = json->strings;
     JsonParser parser = {(const unsigned char*)text, size, 0, 0, 1, json->strings + path_bytes, 0, json, error};
-    if (json_parse_text(&parser)) return true;
+    json_skip_space(&parser);
+    if (json_parse_value(&parser, 0, NULL, 0)) {
+        json_skip_space(&parser);
+        if (parser.at == size || json_unexpected(&parser, "the end of the text")) return true;
+    }
     json_free(json);
     return false;
 }

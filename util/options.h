@@ -433,21 +433,6 @@ static inline void option_form(char* text, size_t size, const Option* o) {
     snprintf(text, size, "--%s%s%s", o->name, *placeholder ? " " : "", placeholder);
 }
 
-// Prints words from `column` on, in lines of HELP_WIDTH that begin there.
-static inline void help_wrap(FILE* out, const char* words, int column) {
-    int at = column;
-    while (*words) {
-        const int n = (int)strcspn(words, " ");
-        if (at > column && at + 1 + n > HELP_WIDTH) {
-            fprintf(out, "\n%*s", column, "");
-            at = column;
-        }
-        at += fprintf(out, at > column ? " %.*s" : "%.*s", n, words);
-        words += n + strspn(words + n, " ");
-    }
-    fputc('\n', out);
-}
-
 // Prints the help of one row, with its present value as the default.
 static inline void option_help(const Option* o, FILE* out) {
     char form[256], value[4096], text[8192];
@@ -458,7 +443,7 @@ static inline void option_help(const Option* o, FILE* out) {
     fprintf(out, "  %s", form);
     if (room < 0) fputc('\n', out);
     fprintf(out, "%*s", room < 0 ? HELP_COLUMN + 3 : room + 1, "");
-    help_wrap(out, text, HELP_COLUMN + 3);
+    print_words(out, text, HELP_COLUMN + 3, HELP_COLUMN + 3, HELP_WIDTH);
 }
 
 // Prints the help of the whole table.

@@ -74,16 +74,13 @@ typedef struct {
     int64_t start, end; // nanoseconds from zero
 } TraceEvent;
 
-// Orders tracks by name, "compute" first.
-static inline int trace_compare_tracks(const char* a, const char* b) {
-    const int compute_a = strcmp(a, "compute") == 0, compute_b = strcmp(b, "compute") == 0;
-    return compute_a != compute_b ? compute_b - compute_a : strcmp(a, b);
-}
-
-// Orders events by track, then by begin, then by end; of two equal ones the one recorded first.
+// Orders events by the name of their track, "compute" first, then by begin, then by end; of two equal ones the one
+// recorded first.
 static inline int trace_compare(const void* left, const void* right) {
     const TraceEvent *a = (const TraceEvent*)left, *b = (const TraceEvent*)right;
-    const int tracks = trace_compare_tracks(a->span->track, b->span->track);
+    const int compute_a = strcmp(a->span->track, "compute") == 0, compute_b = strcmp(b->span->track, "compute") == 0;
+    const int tracks = strcmp(a->span->track, b->span->track);
+    if (compute_a != compute_b) return compute_b - compute_a;
     if (tracks != 0) return tracks;
     if (a->start != b->start) return a->start < b->start ? -1 : 1;
     if (a->end != b->end) return a->end < b->end ? -1 : 1;
