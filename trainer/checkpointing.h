@@ -15,9 +15,10 @@ moments.
 #include "../checkpoint/pretrained.h"
 #include "../parallel/optimizer.h"
 
-// Ends the job for an error that all ranks of one site find; its first rank speaks, and ends before the others do.
-static inline void die_as_site(const Trainer* t, const char* text) {
+// Ends the job for an error that all ranks of a scope find; a site's first rank speaks, and ends before the others do.
+static inline void die_together(Trainer* t, Scope scope, const char* text) {
     const Mesh* mesh = &t->stage.layout.parallel.mesh;
+    if (scope == SCOPE_WORLD) comm_abort_all(&t->world, EXIT_RUN, text);
     if (!mesh_rank_in_site(mesh) && !mesh->tensor && !mesh->pipeline) die("site %d: %s", mesh_site(mesh), text);
     sleep(COMM_TOGETHER);
     if (process.stop) process.stop(EXIT_RUN);
@@ -27,18 +28,16 @@ static inline void die_as_site(const Trainer* t, const char* text) {
 // Ends the run where replicas of a parameter on ranks of the scope have different bits (trainer/replica_check.h).
 static inline void check_replicas(Trainer* t, Scope scope) {
     Stage* stage = &t->stage;
-    const bool inter_site = scope == SCOPE_WORLD;
     char what[1024], text[1536];
     if (!replicas_differ(what, sizeof what, &t->groups, &stage->layout, &stage->model, stage->params, stage->checksums,
-                         inter_site))
+                         scope == SCOPE_WORLD))
         return;
     snprintf(
         text, sizeof text,
         "step %lld: silent data corruption: %s. Continue from the last checkpoint with --resume; if it is the same "
         "rank again, leave its machine out; if every run has it from its first steps on, the program has a fault",
         (long long)t->step, what);
-    if (inter_site) comm_abort_all(&t->world, EXIT_RUN, text);
-    die_as_site(t, text);
+    die_together(t, scope, text);
 }
 
 // ---- Save -------------------------------------------------------------------------------------------------------

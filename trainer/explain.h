@@ -87,9 +87,7 @@ static void explain_memory(Explanation* e) {
     double most = 0;
     for (int stage = 0; stage < e->mesh->p; stage++) {
         Stage at;
-        int m;
-        plan_rank(&at, e->t, stage * ranks, &m);
-        e->last_sends = sends_of_rank(&at, m);
+        e->last_sends = plan_rank(&at, e->t, stage * ranks);
         if (stage == 0) e->sends = e->last_sends;
         if (rank_bytes(e->t, &at) > most) {
             most = rank_bytes(e->t, &at);
@@ -100,8 +98,7 @@ static void explain_memory(Explanation* e) {
                 SAY("%s %s %s", i ? "," : ":", arena_names[i], bytes_words(arena_bytes(e->t, &at, i)).text);
             SAY(".%s", recompute[e->parallel->recompute]);
         }
-        async_dp_free(&at);
-        stage_free(&at);
+        free_plan_of_rank(&at);
     }
 }
 

@@ -132,13 +132,6 @@ static int log_write(Log* log) {
     return 0;
 }
 
-static void line_end(Log* log) {
-    const int why = log_write(log);
-    if (why && !log->waits)
-        print_message("%s: cannot write: %s; training goes on, its lines wait in memory", log->path, strerror(why));
-    log->waits = why != 0;
-}
-
 // Writes a member with a number of `digits` digits, or null: JSON has no infinity and no NaN.
 static void log_number(FILE* log, const char* name, double x, int digits) {
     fprintf(log, ",\"%s\":", name);
@@ -178,14 +171,20 @@ static void log_step(Trainer* t, double seconds, double mfu, int64_t peak) {
     fprintf(log, "}");
     log_number(log, "bubble", t->bubble, 4);
     fprintf(log, ",\"peak_mem_bytes\":%lld", (long long)peak);
-    if (t->skipped) fprintf(log, ",\"skipped\":true");
+    if (t->skipped_in_row) fprintf(log, ",\"skipped\":true");
     if (t->evaluated) log_evaluations(log, t);
     fprintf(log, "}\n");
-    line_end(&t->log);
+    const int why = log_write(&t->log);
+    if (why && !t->log.waits)
+        print_message("%s: cannot write: %s; training goes on, its lines wait in memory", t->log.path, strerror(why));
+    t->log.waits = why != 0;
 }
 
-// The bytes of a log up to its last whole line of a step that is not after `step`; -1: a read error.
-static int64_t log_bytes_until(FILE* log, int64_t step) {
+// The bytes of a log, if there is one, up to its last whole line of a step that is not after `step`.
+static int64_t log_bytes_until(const char* path, int64_t step) {
+    FILE* log = fopen(path, "r");
+    if (!log && errno == ENOENT) return 0;
+    if (!log) die("%s: cannot read: %s", path, strerror(errno));
     char* line = NULL;
     size_t room = 0;
     int64_t at = 0, kept = 0;
@@ -195,7 +194,9 @@ static int64_t log_bytes_until(FILE* log, int64_t step) {
         if (line[n - 1] == '\n' && sscanf(line, "{\"step\":%lld,", &logged) == 1 && logged <= step) kept = at;
     }
     free(line);
-    return ferror(log) ? -1 : kept;
+    if (ferror(log)) die("%s: cannot read: %s", path, strerror(errno));
+    fclose(log);
+    return kept;
 }
 
 // Opens OUT/log.jsonl. A new run starts an empty one; a resumed one cuts off the lines after the
@@ -203,11 +204,7 @@ static int64_t log_bytes_until(FILE* log, int64_t step) {
 static void log_open(Log* log, const char* out, bool resumed, int64_t step) {
     Error error;
     if (!checkpoint_path(log->path, &error, "%s/log.jsonl", out)) die("%s", error.text);
-    FILE* old = resumed ? fopen(log->path, "r") : NULL;
-    if (resumed && !old && errno != ENOENT) die("%s: cannot read: %s", log->path, strerror(errno));
-    log->at = old ? log_bytes_until(old, step) : 0;
-    if (log->at < 0) die("%s: cannot read: %s", log->path, strerror(errno));
-    if (old) fclose(old);
+    log->at = resumed ? log_bytes_until(log->path, step) : 0;
     log->fd = open(log->path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     if (log->fd < 0) die("%s: cannot write: %s; choose another --out", log->path, strerror(errno));
     if (ftruncate(log->fd, (off_t)log->at) != 0) die("%s: cannot shorten: %s", log->path, strerror(errno));
@@ -300,7 +297,7 @@ static inline void start_tracing(Trainer* t) {
     Comm* list[GROUPS];
     groups_list(&t->groups, list);
     trace_init(&t->trace, 1 << 20);
-    t->tracing = t->world.trace = &t->trace;
+    t->world.trace = &t->trace;
     for (int i = 0; i < GROUPS; i++) list[i]->trace = &t->trace;
 }
 

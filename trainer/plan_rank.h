@@ -143,8 +143,7 @@ static inline void allocate_this_rank(Trainer* t) {
 }
 
 static inline void free_this_rank(Trainer* t) {
-    async_dp_free(&t->stage);
-    stage_free(&t->stage);
+    free_plan_of_rank(&t->stage);
     schedule_free(&t->schedule);
 }
 

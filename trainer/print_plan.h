@@ -28,7 +28,7 @@ static SiteTraffic replica_traffic(const Stage* stage, const Layout* layout, int
                         : gradient_traffic(layout, (double)(last - first));
 }
 
-// What a rank sends in a step; with asynchronous sites, the mean over an outer step.
+// What a rank sends in a step of m micro-batches; with asynchronous sites, the mean over an outer step.
 static Bytes sends_of_rank(const Stage* stage, int m) {
     const int64_t period = stage->async ? stage->async->config.period : 1;
     const Traffic traffic = traffic_of_stage(stage, &stage->layout, m);
@@ -64,8 +64,8 @@ static void print_rank(const Trainer* t, Stage* stage, int last, Bytes sends, By
            sends.tensor / sent.bytes, sends.pipeline / sent.bytes, sends.data / sent.bytes);
 }
 
-// The plan of another rank's stage, which the caller frees (stage_free); *m is its number of micro-batches.
-static void plan_rank(Stage* stage, const Trainer* t, int rank, int* m) {
+// Plans the stage of any rank, which free_plan_of_rank frees, and returns what it sends.
+static Bytes plan_rank(Stage* stage, const Trainer* t, int rank) {
     const Stage* mine = &t->stage;
     const ParallelConfig parallel = parallel_at(&mine->layout.parallel, rank);
     Error error;
@@ -74,8 +74,13 @@ static void plan_rank(Stage* stage, const Trainer* t, int rank, int* m) {
     if (!stage_plan(stage, &mine->model, parallel, mine->B, mine->T, &schedule, mine->grads.scope, mine->type, &error))
         die("%s", error.text);
     async_dp_plan_as(stage, mine);
-    *m = schedule.config.m;
     schedule_free(&schedule);
+    return sends_of_rank(stage, t->schedule.config.m);
+}
+
+static void free_plan_of_rank(Stage* stage) {
+    async_dp_free(stage);
+    stage_free(stage);
 }
 
 // Prints the table of ranks: a line for every rank, or, of more than 16, for the first of each stage, or of the first
@@ -87,14 +92,11 @@ static void print_ranks(const Trainer* t) {
     const int n = mesh_size(mesh), step = n <= 16 ? 1 : mesh->t * mesh->d;
     double most_held = 0, most_sent = 0;
     Stage stage;
-    int m;
     for (int rank = 0; rank < n; rank += step) {
-        plan_rank(&stage, t, rank, &m);
-        const Bytes sends = sends_of_rank(&stage, m);
+        const Bytes sends = plan_rank(&stage, t, rank);
         most_held = fmax(most_held, rank_bytes(t, &stage));
         most_sent = fmax(most_sent, fmax(sends.tensor, fmax(sends.pipeline, sends.data)));
-        async_dp_free(&stage);
-        stage_free(&stage);
+        free_plan_of_rank(&stage);
     }
     const ByteUnit held = byte_unit(most_held, false), sent = byte_unit(most_sent, false);
     const int chunks = 10 * ((int)min_i64(t->stage.layout.parallel.v, 3) - 1);
@@ -107,10 +109,9 @@ static void print_ranks(const Trainer* t) {
             if (!is_left_out(rank / step - 1, n / step, MOST)) printf("  ...\n");
             continue;
         }
-        plan_rank(&stage, t, rank, &m);
-        print_rank(t, &stage, rank + step - 1, sends_of_rank(&stage, m), held, sent, arenas);
-        async_dp_free(&stage);
-        stage_free(&stage);
+        const Bytes sends = plan_rank(&stage, t, rank);
+        print_rank(t, &stage, rank + step - 1, sends, held, sent, arenas);
+        free_plan_of_rank(&stage);
     }
     printf("\n");
 }
@@ -321,9 +322,9 @@ static void print_traffic_row(const char* group, const char* what, double counte
     printf("  %-9s %-36s %12s %12.3f\n", group, what, text, formula / 1e6);
 }
 
-// Prints the bytes that replicas have sent since step `first`, as the mean of a step.
-static void print_site_traffic(const Trainer* t, Bytes all, SiteTraffic formula, int64_t first) {
-    const double steps = (double)(t->step - first);
+// Prints the bytes that replicas have sent in all steps, as the mean of a step.
+static void print_site_traffic(const Trainer* t, Bytes all, SiteTraffic formula) {
+    const double steps = (double)(t->step - t->first_step);
     const double intra_site = sums_factor(&t->data_plans[PLAN_ALL_REDUCE]),
                  inter_site = sums_factor(&t->inter_site_plans[PLAN_ALL_REDUCE]);
     print_traffic_row("data", "inside sites, mean of all steps", (all.data - all.inter_site) / steps,
@@ -332,12 +333,12 @@ static void print_site_traffic(const Trainer* t, Bytes all, SiteTraffic formula,
                       inter_site * formula.inter_site / steps);
 }
 
-// Prints the counted bytes of the last step beside the formulas; all: the bytes since step `first`.
-static void print_traffic(const Trainer* t, Bytes all, int64_t first) {
+// Prints the counted bytes of the last step beside the formulas; all: the bytes of all steps.
+static void print_traffic(const Trainer* t, Bytes all) {
     const ParallelConfig* parallel = &t->stage.layout.parallel;
     if (mesh_size(&parallel->mesh) == 1) return;
     SiteTraffic sites;
-    const Traffic sum = traffic_of_mesh(t, &sites, first);
+    const Traffic sum = traffic_of_mesh(t, &sites, t->first_step);
     const bool more = parallel->sequence_parallel || parallel->recompute == RECOMPUTE_FULL; // see traffic_of_step
     const bool divided = parallel->mesh.t > 1 && (parallel->scatter || parallel->sequence_parallel);
     printf("traffic of a step, MB, all ranks together              counted      formula\n");
@@ -350,7 +351,7 @@ static void print_traffic(const Trainer* t, Bytes all, int64_t first) {
                       t->bytes.pipeline, sum.pipeline + sum.tied);
     const double factor = sums_factor(&t->data_plans[PLAN_ALL_REDUCE]);
     if (parallel->mesh.sites > 1 || t->stage.async)
-        print_site_traffic(t, all, sites, first);
+        print_site_traffic(t, all, sites);
     else
         print_traffic_row("data", factor > 1 ? "2 (d-1)/d of the parameters, and more" : "2 (d-1)/d of the parameters",
                           t->bytes.data, factor * sum.data);

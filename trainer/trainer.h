@@ -74,7 +74,7 @@ typedef struct {
     bool unsaved;                     // the last save has failed
     FILE* text;                       // where --generate writes, on rank 0
     Log log;                          // OUT/log.jsonl, on rank 0
-    Trace trace, *tracing;            // tracing: NULL where nothing is recorded
+    Trace trace;                      // with --trace, which the groups record in
     char* config;                     // the text of a file of options: settings point into it
     int64_t step;                     // updates done
     int64_t sequences;                // consumed: the position in the data
@@ -82,10 +82,8 @@ typedef struct {
     double started, loop_started;     // when the process began, and its first step
     int64_t first_step;               // of this process: updates done before
     Bytes first_bytes;                // sent before
-    bool ended;                       // resumed with nothing to train: the work after the last step is repeated
     double peak_flops;                // of all ranks, per second; 0: not known
-    bool skipped;                     // the last step, by --on-nan skip
-    int skipped_in_row;               // steps, of this process
+    int skipped_in_row;               // the last steps of this process, by --on-nan skip
     double bubble; // of the last step: time without work / time with work, mean of all ranks; NaN where not measured
     Bytes bytes;   // of the last step, sent by all ranks together
     Stop stop;

@@ -423,27 +423,20 @@ static inline void options_write(const Option* table, int n, FILE* out) {
 
 // ---- Help -------------------------------------------------------------------------------------------------------
 
-enum { HELP_WIDTH = 110, HELP_COLUMN = 32 };
+enum { HELP_WIDTH = 110, HELP_COLUMN = 35 };
 
-// "--name N"
-static inline void option_form(char* text, size_t size, const Option* o) {
+// Prints the help of one row, "--name N    words", with its present value as the default.
+static inline void option_help(const Option* o, FILE* out) {
     const char* placeholder = o->choices ? o->choices : "";
+    char value[4096], text[8192];
     if (o->type == OPTION_INT) placeholder = "N";
     if (o->type == OPTION_FLOAT) placeholder = "X";
-    snprintf(text, size, "--%s%s%s", o->name, *placeholder ? " " : "", placeholder);
-}
-
-// Prints the help of one row, with its present value as the default.
-static inline void option_help(const Option* o, FILE* out) {
-    char form[256], value[4096], text[8192];
-    option_form(form, sizeof form, o);
     option_text(value, sizeof value, o);
     snprintf(text, sizeof text, "%s%s%s%s", o->help, value[0] ? " [" : "", value, value[0] ? "]" : "");
-    const int room = HELP_COLUMN - (int)strlen(form);
-    fprintf(out, "  %s", form);
-    if (room < 0) fputc('\n', out);
-    fprintf(out, "%*s", room < 0 ? HELP_COLUMN + 3 : room + 1, "");
-    print_words(out, text, HELP_COLUMN + 3, HELP_COLUMN + 3, HELP_WIDTH);
+    int column = fprintf(out, "  --%s%s%s", o->name, *placeholder ? " " : "", placeholder);
+    if (column >= HELP_COLUMN) column = fprintf(out, "\n") - 1;
+    fprintf(out, "%*s", HELP_COLUMN - column, "");
+    print_words(out, text, HELP_COLUMN, HELP_COLUMN, HELP_WIDTH);
 }
 
 // Prints the help of the whole table.
