@@ -265,8 +265,7 @@ static inline void comm_close(Comm* world) {
 
 // Reports an error that all ranks find, such as a wrong option: rank 0 prints it, once, and all end with this status.
 __attribute__((noreturn)) static inline void comm_abort_all(Comm* world, int status, const char* text) {
-    end_line();
-    if (world->rank == 0) fprintf(stderr, "%s: %s\n", process.name, text);
+    if (world->rank == 0) print_message("%s", text);
     comm_close(world); // no rank ends before rank 0's message: launchers end the job at its first failure
     exit(status);
 }

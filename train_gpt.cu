@@ -58,7 +58,7 @@ int main(int argc, char** argv) {
     if (is_main(t) && t->settings.explain)
         explain(t);
     else if (is_main(t))
-        print_plan(t, t->peak_flops);
+        print_plan(t);
     if (!t->settings.dry_run) {
         trainer_allocate(t);
         status = settings_is_training(&t->settings) ? train(t) : run_inference(t);
@@ -94,12 +94,12 @@ static void train_step(Trainer* t) {
     heartbeat_phase(watchdog_row(&t->watch), PHASE_TRAINING, t->step + 1);
     if (t->stage.async) async_dp_step_begin(&t->stage);
     zero_gradients(&t->stage);
-    trace_span(t->tracing, "compute", "zero gradients", -1, started, seconds_now());
+    trace_span(t->world.trace, "compute", "zero gradients", -1, started, seconds_now());
     run_schedule(t, &input);
-    trace_span(t->tracing, "step", "step", (int)t->step + 1, started, seconds_now());
+    trace_span(t->world.trace, "step", "step", (int)t->step + 1, started, seconds_now());
     t->step++;
     t->sequences += batch;
-    if (t->skipped) recast_parameters(&t->stage, t->settings.seed, t->step); // as a run resumed here rounds its bf16
+    if (t->skipped_in_row) recast_parameters(&t->stage, t->settings.seed, t->step); // rounds as a run resumed here
     const int64_t merged = t->stage.async ? async_dp_step_end(&t->stage, t->settings.seed, t->step) : 0;
     double asked = (double)stop_signals; // signals (trainer/graceful_stop.h), which the next line sums over the ranks
     t->bytes = bytes_all_ranks(t, before, t->stats_scope, &asked);
@@ -232,7 +232,6 @@ static void run_grad_norm(Trainer* t, Action action, StepProgress* progress) {
     t->bubble = step_bubble(t, progress->started, sums[n]);
     free(sums);
     progress->grad_scale = o->clip > 0 && t->grad_norm > o->clip ? o->clip / (t->grad_norm + 1e-6) : 1;
-    t->skipped = false;
     if (not_finite >= 0 || !isfinite(t->loss))
         handle_nonfinite_step(t, not_finite);
     else
@@ -243,7 +242,7 @@ static void run_grad_norm(Trainer* t, Action action, StepProgress* progress) {
 static void run_update(Trainer* t, Action action, double grad_scale) {
     const double started = seconds_now();
     Stage* stage = &t->stage;
-    if (t->skipped) return;
+    if (t->skipped_in_row) return;
     const OptimizerConfig optimizer = settings_optimizer(&t->settings);
     if (stage->async) async_dp_before_update(stage, action.chunk);
     chunk_optimizer_step(stage, action.chunk, &optimizer, t->step + 1, learning_rate(&t->settings, t->step),
@@ -347,7 +346,7 @@ static void sample_if_due(Trainer* t) {
     const Settings* o = &t->settings;
     if (!is_due(t->step, o->sample_every) || is_last_step(t) || t->stops) return;
     load_global_weights(t);
-    sample(t, o->max_new_tokens ? (int)o->max_new_tokens : 256);
+    sample(t, 256);
     restore_local_weights(t);
 }
 

@@ -186,9 +186,7 @@ static bool write_slices(const Stage* stage, HeartbeatRow* row, const char* fold
 }
 
 static void say_not_saved(int rank, int64_t step, const Error* error) {
-    end_line();
-    fprintf(stderr, "%s: rank %d: the checkpoint of step %lld was not saved: %s\n", process.name, rank, (long long)step,
-            error->text);
+    print_message("rank %d: the checkpoint of step %lld was not saved: %s", rank, (long long)step, error->text);
 }
 
 // Rank 0, after all parts: publishes the checkpoint and removes old ones.
@@ -199,8 +197,7 @@ static bool publish(Saver* saver, const CheckpointState* state, const Checkpoint
     if (!checkpoint_publish(saver->out, state, &stage->model, &stage->layout.parallel.caat, sites, sum, saver->files,
                             error))
         return false;
-    if (!checkpoint_prune(saver->out, saver->keep, state->step, &why))
-        fprintf(stderr, "%s: --keep-last: %s\n", process.name, why.text);
+    if (!checkpoint_prune(saver->out, saver->keep, state->step, &why)) print_message("--keep-last: %s", why.text);
     return true;
 }
 

@@ -298,9 +298,8 @@ static inline void comm_stop(int status) {
         return;
     }
     if (status == EXIT_ARGUMENTS)
-        fprintf(stderr,
-                "%s: rank %d: wrong arguments or files, which other ranks do not have: start all ranks the same way\n",
-                process.name, process.rank);
+        print_message("rank %d: wrong arguments or files, which other ranks do not have: start all ranks the same way",
+                      process.rank);
     usleep(200000); // MPICH's mpirun drops unread output of this rank when the job is aborted
     MPI_Abort(MPI_COMM_WORLD, status);
 }

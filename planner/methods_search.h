@@ -54,7 +54,7 @@ static inline bool methods_of(StepMethods* x, const Settings* s, Error* error) {
     x->tp_overlap = s->tp_comm_overlap;
     x->allreduce = s->allreduce;
     x->topology = s->topology;
-    return sum_options_check(s, error) && mode_options_check(s, error) && settings_async_config(&x->async, s, 1, error);
+    return sum_options_check(s, error) && mode_options_check(s, error) && settings_async(&x->async, s, 1, error);
 }
 
 // Removes options that have no effect with a mode or model that the search has chosen.

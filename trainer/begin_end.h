@@ -45,10 +45,9 @@ static inline void begin_training(Trainer* t) {
     enter_phase(t, PHASE_LOADING);
     warm_up(t);
     const bool resumed = init_weights(t);
-    t->ended = t->step >= o->steps;
     if (o->out && is_main(t)) {
         log_open(&t->log, o->out, resumed, t->step);
-        if (!t->ended) write_options(t, t->options, t->option_count);
+        if (t->step < o->steps) write_options(t);
     }
     report_startup(t);
     t->first_step = t->step;
@@ -76,7 +75,7 @@ static inline void print_end(const Trainer* t) {
     write_duration(duration, sizeof duration, seconds_now() - t->loop_started);
     end_line();
     if (!is_main(t)) return;
-    if (t->ended)
+    if (t->step == t->first_step) // resumed after the last step, whose work is repeated
         printf("done      nothing to train: step %lld is reached, and --steps is %lld; more --steps continue the run\n",
                (long long)t->step, (long long)o->steps);
     else
@@ -98,12 +97,12 @@ static inline int end_training(Trainer* t) {
     if (t->stage.async) async_dp_drain(&t->stage);
     stop_settle(&t->stop);
     const Bytes all = bytes_all_ranks(t, t->first_bytes, SCOPE_WORLD, &none);
-    if (is_main(t) && t->step > t->first_step) print_traffic(t, all, t->first_step);
+    if (is_main(t) && t->step > t->first_step) print_traffic(t, all);
     if (o->trace) write_trace(t);
     if (o->export_to && whole) export_weights(t);
     if (o->sample_every && whole) {
         load_global_weights(t);
-        sample(t, o->max_new_tokens ? (int)o->max_new_tokens : 512);
+        sample(t, 512);
     }
     if (!log_close(&t->log) || t->unsaved) return EXIT_RUN;
     return whole ? 0 : EXIT_REQUEUE;

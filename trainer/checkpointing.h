@@ -15,9 +15,10 @@ moments.
 #include "../checkpoint/pretrained.h"
 #include "../parallel/optimizer.h"
 
-// Ends the job for an error that all ranks of one site find; its first rank speaks, and ends before the others do.
-static inline void die_as_site(const Trainer* t, const char* text) {
+// Ends the job for an error that all ranks of a scope find; a site's first rank speaks, and ends before the others do.
+static inline void die_together(Trainer* t, Scope scope, const char* text) {
     const Mesh* mesh = &t->stage.layout.parallel.mesh;
+    if (scope == SCOPE_WORLD) comm_abort_all(&t->world, EXIT_RUN, text);
     if (!mesh_rank_in_site(mesh) && !mesh->tensor && !mesh->pipeline) die("site %d: %s", mesh_site(mesh), text);
     sleep(COMM_TOGETHER);
     if (process.stop) process.stop(EXIT_RUN);
@@ -27,18 +28,16 @@ static inline void die_as_site(const Trainer* t, const char* text) {
 // Ends the run where replicas of a parameter on ranks of the scope have different bits (trainer/replica_check.h).
 static inline void check_replicas(Trainer* t, Scope scope) {
     Stage* stage = &t->stage;
-    const bool inter_site = scope == SCOPE_WORLD;
     char what[1024], text[1536];
     if (!replicas_differ(what, sizeof what, &t->groups, &stage->layout, &stage->model, stage->params, stage->checksums,
-                         inter_site))
+                         scope == SCOPE_WORLD))
         return;
     snprintf(
         text, sizeof text,
         "step %lld: silent data corruption: %s. Continue from the last checkpoint with --resume; if it is the same "
         "rank again, leave its machine out; if every run has it from its first steps on, the program has a fault",
         (long long)t->step, what);
-    if (inter_site) comm_abort_all(&t->world, EXIT_RUN, text);
-    die_as_site(t, text);
+    die_together(t, scope, text);
 }
 
 // ---- Save -------------------------------------------------------------------------------------------------------
@@ -88,7 +87,7 @@ static inline void export_weights(Trainer* t) {
     enter_phase(t, PHASE_SAVING);
     check_all_ranks(t, !is_main(t) || export_begin(x, &stage->model, &error), &error);
     const bool wrote = export_write(x, stage, watchdog_row(&t->watch), &error);
-    if (first_failing_rank(t, wrote ? 0 : EXIT_RUN, &error) >= 0) {
+    if (first_failing_rank(t, wrote, &error) >= 0) {
         if (is_main(t)) export_abandon(x);
         comm_abort_all(&t->world, EXIT_RUN, error.text);
     }
@@ -112,14 +111,7 @@ static inline bool files_are_sound(Trainer* t, bool ok, const CheckpointList* li
     comm_all_reduce(&t->world, halves, 2 * FILES, COMM_INT64, COMM_SUM);
     for (int i = 0; i < FILES; i++) sums[i] = (uint64_t)halves[2 * i] + ((uint64_t)halves[2 * i + 1] << 32);
     ok = ok && checkpoint_compare(sums, list, folder, error);
-    return first_failing_rank(t, ok ? 0 : EXIT_RUN, error) < 0;
-}
-
-// Whether the files of a checkpoint match their checksums.
-static inline bool checkpoint_verify_parallel(Trainer* t, const char* folder, int64_t step, Error* error) {
-    CheckpointList list;
-    const bool ok = checkpoint_load_list(&list, folder, error) && checkpoint_check_step(&list, folder, step, error);
-    return files_are_sound(t, ok, &list, folder, error);
+    return first_failing_rank(t, ok, error) < 0;
 }
 
 // --init: weights of a checkpoint must match their checksums, and weights of any kind must be the same on all ranks.
@@ -137,30 +129,26 @@ static inline void check_initial_weights(Trainer* t, const char* path) {
     comm_check_same(&t->world, "the weights of --init", text, "give all ranks the same files");
 }
 
-// Finds the first of n checkpoints, whose steps rank 0 has, that is valid, and reports invalid ones.
-static inline bool first_sound(Trainer* t, char path[CHECKPOINT_PATH], const int64_t* steps, int n) {
-    for (int i = 0; i < n; i++) {
-        Error error;
-        int64_t step = is_main(t) ? steps[i] : 0;
-        comm_broadcast(&t->world, &step, 1, COMM_INT64, 0);
-        if (checkpoint_path(path, &error, "%s/step_%08lld", t->settings.out, (long long)step) &&
-            checkpoint_verify_parallel(t, path, step, &error))
-            return true;
-        if (is_main(t)) print_line("resume    not from step %lld: %s", (long long)step, error.text);
-    }
-    return false;
-}
-
-// Finds the newest valid checkpoint of --out. False: there is no checkpoint. If all are
+// Finds the newest valid checkpoint of --out, and reports invalid ones. False: there is no checkpoint. If all are
 // invalid the run ends, as a new run would replace them.
 static inline bool latest_valid_checkpoint(Trainer* t, char path[CHECKPOINT_PATH]) {
     const char* out = t->settings.out;
     int64_t* steps = NULL;
     char text[CHECKPOINT_PATH];
+    bool found = false;
     if (is_main(t) && settings_is_training(&t->settings)) checkpoint_clean(out);
     int32_t n = is_main(t) ? checkpoint_steps(&steps, out) : 0;
     comm_broadcast(&t->world, &n, 1, COMM_INT32, 0);
-    const bool found = first_sound(t, path, steps, n);
+    for (int i = 0; i < n && !found; i++) {
+        CheckpointList list;
+        Error error;
+        int64_t step = is_main(t) ? steps[i] : 0;
+        comm_broadcast(&t->world, &step, 1, COMM_INT64, 0);
+        const bool ok = checkpoint_path(path, &error, "%s/step_%08lld", out, (long long)step) &&
+                        checkpoint_load_list(&list, path, &error) && checkpoint_check_step(&list, path, step, &error);
+        found = files_are_sound(t, ok, &list, path, &error);
+        if (!found && is_main(t)) print_line("resume    not from step %lld: %s", (long long)step, error.text);
+    }
     if (!found && n > 0) {
         snprintf(text, sizeof text, "--resume: none of the %d checkpoints in %s is sound; move them away to start anew",
                  n, out);
@@ -175,10 +163,9 @@ static inline void resume_data(Trainer* t, const CheckpointState* state, const c
     const Settings* o = &t->settings;
     const int held_out = (int)state->held_out;
     if (state->data_checksum != t->data_checksum && is_main(t))
-        fprintf(
-            stderr,
-            "%s: warning: --data has as many tokens as when %s was made, but other content; training continues on it\n",
-            process.name, path);
+        print_message(
+            "warning: --data has as many tokens as when %s was made, but other content; training continues on it",
+            path);
     if (held_out == 0 && t->held_out > 0)
         die_usage(
             "%s was trained on all of --data, so that nothing is left to validate on: give --val, or --eval-every 0",
@@ -257,7 +244,7 @@ static inline bool resume_checkpoint(Trainer* t) {
     if (is_main(t)) print_line("resume    %s: step %lld", path, (long long)t->step);
     // The run may have been killed between its last save and the removal of old checkpoints.
     if (is_main(t) && !checkpoint_prune(o->out, o->keep_last, t->step, &error))
-        fprintf(stderr, "%s: --keep-last: %s\n", process.name, error.text);
+        print_message("--keep-last: %s", error.text);
     return true;
 }
 
@@ -296,21 +283,20 @@ static inline void load_weights(Trainer* t, const char* path) {
 static inline bool init_weights(Trainer* t) {
     const Settings* o = &t->settings;
     char path[CHECKPOINT_PATH];
+    const char* from = o->init; // NULL: random
     const bool trains = settings_is_training(o);
     if (o->resume && trains && resume_checkpoint(t)) return true;
-    if (o->resume && !trains && latest_valid_checkpoint(t, path)) {
-        load_weights(t, path);
-        if (is_main(t)) print_line("weights   %s", path);
-        return false;
-    }
-    if (o->resume && !trains && !o->init) die_usage("--resume: there is no checkpoint in %s", o->out);
-    if (o->init) {
+    if (o->resume && !trains && latest_valid_checkpoint(t, path))
+        from = path;
+    else if (o->resume && !trains && !o->init)
+        die_usage("--resume: there is no checkpoint in %s", o->out);
+    else if (o->init)
         check_initial_weights(t, o->init);
-        load_weights(t, o->init);
-    } else {
+    if (from)
+        load_weights(t, from);
+    else
         random_init_weights(&t->stage, o->seed);
-    }
     if (t->stage.async) async_dp_init(&t->stage);
-    if (is_main(t) && !trains) print_line("weights   %s", o->init ? o->init : "random: there is no --init or --resume");
+    if (is_main(t) && !trains) print_line("weights   %s", from ? from : "random: there is no --init or --resume");
     return false;
 }

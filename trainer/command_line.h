@@ -106,16 +106,6 @@ static inline FILE* split_stdout(void) {
 
 // ---- The folder of the run ----------------------------------------------------------------------------------------
 
-// Whether a new run may begin in --out: returns the exit status, or 0.
-static inline int refuse_old_run(const Settings* o, Error* error) {
-    char path[4096];
-    struct stat st;
-    snprintf(path, sizeof path, "%s/log.jsonl", o->out);
-    if (o->resume || stat(path, &st) != 0) return 0;
-    fail(error, "--out %s holds a run already; add --resume to continue it, or choose another folder", o->out);
-    return EXIT_ARGUMENTS;
-}
-
 // Whether no other run writes in a folder: rank 0 of each holds a lock on it, which the system releases when the
 // process ends. Waits for the rank of a killed mpirun. A file system without locks has none.
 static inline bool folder_lock(int fd) {
@@ -137,7 +127,11 @@ static inline int prepare_out_dir(const Settings* o, Error* error) {
         fail(error, "--out %s: cannot be made, or written to: %s", o->out, strerror(errno));
         return EXIT_RUN;
     }
-    if (folder_lock(fd)) return refuse_old_run(o, error);
-    fail(error, "--out %s: another run is writing there; stop it, or choose another folder", o->out);
-    return EXIT_RUN;
+    if (!folder_lock(fd)) {
+        fail(error, "--out %s: another run is writing there; stop it, or choose another folder", o->out);
+        return EXIT_RUN;
+    }
+    if (o->resume || faccessat(fd, "log.jsonl", F_OK, 0) != 0) return 0;
+    fail(error, "--out %s holds a run already; add --resume to continue it, or choose another folder", o->out);
+    return EXIT_ARGUMENTS;
 }

@@ -13,22 +13,15 @@ Every rank reads the same command line and derives the same values, so all ranks
 
 // ---- The model --------------------------------------------------------------------------------------------------
 
-// The names of all presets, separated by blanks.
-static inline void settings_model_names(char text[1024]) {
-    int count;
-    const ModelConfig* presets = model_presets(&count);
-    text[0] = 0;
-    for (int i = 0; i < count; i++) strcat(strcat(text, i ? " " : ""), presets[i].name);
-}
-
 // Refuses --model with the names that begin as it does, without case, if these are few; else with all.
 static inline void unknown_model(const char* name) {
     enum { FEW = 4 };
     int count, longest = 3, n = 0; // shorter beginnings say nothing
-    char like[FEW * 64] = "", names[1024];
+    char like[FEW * 64] = "", all[1024] = "";
     const ModelConfig* presets = model_presets(&count);
     for (int i = 0; i < count; i++) {
         int same = 0;
+        append_text(all, sizeof all, i ? " %s" : "%s", presets[i].name);
         while (name[same] && tolower((unsigned char)name[same]) == tolower((unsigned char)presets[i].name[same]))
             same++;
         if (same < longest) continue;
@@ -37,9 +30,8 @@ static inline void unknown_model(const char* name) {
         if (n < FEW) append_text(like, sizeof like, n ? ", %s" : "%s", presets[i].name);
         n++;
     }
-    settings_model_names(names);
     if (n > 0 && n <= FEW) die_usage("--model %s is not known; did you mean %s?", name, like);
-    die_usage("--model %s is not known; there are %s", name, names);
+    die_usage("--model %s is not known; there are %s", name, all);
 }
 
 // The model of the settings: a preset, changed by the sizes that were given. data_vocab: the vocabulary of the data.
@@ -123,9 +115,12 @@ static inline void settings_rates(Settings* o, const ModelConfig* m) {
     if (o->min_lr > o->lr) die_usage("--min-lr %g is above --lr %g", o->min_lr, o->lr);
 }
 
-// Learning rate of update number `step` (from 0).
+// The learning rate of update number `step` (from 0): linear warm-up, then the decay to min_lr at the last step.
 static inline double learning_rate(const Settings* o, int64_t step) {
-    return lr_at(&lr_curves[o->decay], o->lr, o->min_lr, o->warmup, o->steps, step);
+    if (step < o->warmup) return o->lr * (double)(step + 1) / (double)o->warmup;
+    const double span = (double)max_i64(1, o->steps - 1 - o->warmup);
+    const double progress = fmin(1, (double)(step - o->warmup) / span);
+    return o->min_lr + (o->lr - o->min_lr) * lr_curves[o->decay].decay(progress);
 }
 
 // Whether the command line asks only for work other than training. Call it before a file of options is read, which is
@@ -164,7 +159,7 @@ static inline bool mode_options_check(const Settings* o, Error* error) {
 static inline double given_or(double value, double usual) { return value < 0 ? usual : value; }
 
 // The configuration of --dp-mode and its options, for a number of sites.
-static inline bool settings_async_config(AsyncConfig* config, const Settings* o, int sites, Error* error) {
+static inline bool settings_async(AsyncConfig* config, const Settings* o, int sites, Error* error) {
     AsyncConfig r = {settings_is_training(o) ? (DpMode)o->dp_mode : DP_SYNC, sites, 1, 0, 0, 0};
     if (r.mode == DP_DC_S3GD) r.compensation = given_or(o->dc_lambda, 0.2);
     if (r.mode == DP_DILOCO) {
@@ -178,13 +173,6 @@ static inline bool settings_async_config(AsyncConfig* config, const Settings* o,
         error,
         "--steps %lld ends before the first outer step (--local-steps %lld); use more --steps, or fewer --local-steps",
         (long long)o->steps, (long long)r.period);
-}
-
-static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
-    AsyncConfig config;
-    Error error;
-    if (!settings_async_config(&config, o, mesh->sites, &error)) die_usage("%s", error.text);
-    return config;
 }
 
 // Whether the sums of --allreduce are MPI's or NCCL's own.
@@ -246,6 +234,7 @@ static inline CaatConfig settings_caat(const Settings* o, int t) {
 // The mesh of the settings, at rank `rank` of the `there` that were started. A dry run on one rank may have any mesh.
 static inline ParallelConfig settings_parallel(Settings* o, int rank, int64_t there) {
     const int64_t model_ranks = o->tp * o->pp;
+    const bool trains = settings_is_training(o), sync = o->dp_mode == DP_SYNC;
     const bool imagined = o->dry_run && there == 1;
     char start[64] = "";
     if (there == 1)
@@ -253,7 +242,7 @@ static inline ParallelConfig settings_parallel(Settings* o, int rank, int64_t th
                  (long long)(model_ranks * max_i64(1, o->dp)));
     if (!imagined && there % model_ranks != 0) {
         die_usage("--tp %lld x --pp %lld = %lld does not divide the %lld rank%s that were started%s", (long long)o->tp,
-                  (long long)o->pp, (long long)model_ranks, (long long)there, there == 1 ? "" : "s", start);
+                  (long long)o->pp, (long long)model_ranks, (long long)there, plural(there), start);
     }
     if (!o->dp) o->dp = imagined ? 1 : there / model_ranks;
     if (!imagined && o->dp * model_ranks != there) {
@@ -264,14 +253,12 @@ static inline ParallelConfig settings_parallel(Settings* o, int rank, int64_t th
     ParallelConfig parallel = parallel_of_rank(imagined ? 0 : rank, (int)o->tp, (int)o->pp, (int)o->dp);
     parallel_set_schedule(&parallel, (ScheduleKind)o->schedule, (int)o->vpp);
     parallel.sequence_parallel = o->sequence_parallel;
-    parallel.tp_overlap = o->tp_comm_overlap && settings_is_training(o);
+    parallel.tp_overlap = o->tp_comm_overlap && trains;
     parallel.scatter = !o->no_scatter_gather;
-    parallel.zero =
-        parallel.mesh.d > 1 && settings_is_training(o) ? (int)o->zero : 0; // one replica has nothing to shard
-    parallel.canonical = settings_is_training(o) ? (int)o->canonical : 0;
-    parallel.recompute = settings_is_training(o) ? (Recompute)o->recompute : RECOMPUTE_NONE;
-    if (!settings_is_training(o)) o->sites = 1;
-    const bool sync = o->dp_mode == DP_SYNC;
+    parallel.zero = parallel.mesh.d > 1 && trains ? (int)o->zero : 0; // one replica has nothing to shard
+    parallel.canonical = trains ? (int)o->canonical : 0;
+    parallel.recompute = trains ? (Recompute)o->recompute : RECOMPUTE_NONE;
+    if (!trains) o->sites = 1;
     if (!o->sites) o->sites = sync ? 1 : parallel.mesh.d;
     parallel.mesh.sites = (int)o->sites;
     Error error;
@@ -285,7 +272,8 @@ static inline ParallelConfig settings_parallel(Settings* o, int rank, int64_t th
 static inline void settings_batch(Settings* o) {
     const int64_t many = o->pp > 1 ? 4 * o->pp : 1;
     const int64_t groups = schedule_group((ScheduleKind)o->schedule, (int)o->pp); // divides a replica's micro-batches
-    if (!settings_is_training(o) && !o->micro_batch && !o->global_batch) o->micro_batch = o->evaluate ? 4 : 1;
+    const bool trains = settings_is_training(o);
+    if (!trains && !o->micro_batch && !o->global_batch) o->micro_batch = o->evaluate ? 4 : 1;
     if (!o->global_batch) {
         o->global_batch =
             o->micro_batch ? o->micro_batch * o->dp * many : (int64_t)round_up(16, (size_t)(o->dp * groups));
@@ -294,9 +282,8 @@ static inline void settings_batch(Settings* o) {
         die_usage("--global-batch %lld is not a multiple of --dp %lld", (long long)o->global_batch, (long long)o->dp);
     }
     const int64_t replica = o->global_batch / o->dp;
-    const bool halves = o->tp_comm_overlap && settings_is_training(o);
     if (!o->micro_batch) {
-        const int64_t leaf = settings_is_training(o) && o->canonical ? o->global_batch / o->canonical : replica / many;
+        const int64_t leaf = trains && o->canonical ? o->global_batch / o->canonical : replica / many;
         o->micro_batch = max_i64(1, min_i64(16, leaf));
         while (o->micro_batch > 1 && (replica % o->micro_batch != 0 || replica / o->micro_batch % groups != 0))
             o->micro_batch--;
@@ -306,6 +293,6 @@ static inline void settings_batch(Settings* o) {
                   (long long)o->dp, (long long)o->micro_batch);
     }
     Error error;
-    if (!parallel_check_halves(halves, o->micro_batch, &error)) die_usage("%s", error.text);
+    if (!parallel_check_halves(o->tp_comm_overlap && trains, o->micro_batch, &error)) die_usage("%s", error.text);
     if (replica / o->micro_batch > 1 << 24) die_usage("--global-batch %lld is too large", (long long)o->global_batch);
 }

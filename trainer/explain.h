@@ -20,7 +20,7 @@ typedef struct {
     const ModelConfig* model;
     double stream;           // bytes of a micro-batch of one residual stream
     bool full;               // recomputation
-    Sends sends, last_sends; // of rank 0 and of the first rank of the last stage, in a step
+    Bytes sends, last_sends; // of rank 0 and of the first rank of the last stage, in a step
     char text[8192];         // of the paragraph
 } Explanation;
 
@@ -28,13 +28,8 @@ typedef struct {
 
 // Prints the paragraph, if there is one, its lines after the first one indented, and begins a new one.
 static void end_paragraph(Explanation* e) {
-    int column = 0;
     hide_controls(e->text);
-    for (char* word = strtok(e->text, " "); word; word = strtok(NULL, " ")) {
-        if (column + 1 + (int)strlen(word) > EXPLAIN_COLUMNS) column = printf("\n ") - 1;
-        column += printf(column > 0 ? " %s" : "%s", word);
-    }
-    if (column > 0) printf("\n");
+    if (e->text[0]) print_words(stdout, e->text, 0, 2, EXPLAIN_COLUMNS);
     e->text[0] = 0;
 }
 
@@ -50,8 +45,6 @@ static Words bytes_words(double bytes) {
     snprintf(words.text, sizeof words.text, "%.4g %s", bytes, units[i]);
     return words;
 }
-
-static const char* plural(int64_t n) { return n == 1 ? "" : "s"; }
 
 static Words ranks_words(int first, int step, int n) {
     Words words;
@@ -94,9 +87,7 @@ static void explain_memory(Explanation* e) {
     double most = 0;
     for (int stage = 0; stage < e->mesh->p; stage++) {
         Stage at;
-        int m;
-        plan_rank(&at, e->t, stage * ranks, &m);
-        e->last_sends = sends_of_rank(&at, m);
+        e->last_sends = plan_rank(&at, e->t, stage * ranks);
         if (stage == 0) e->sends = e->last_sends;
         if (rank_bytes(e->t, &at) > most) {
             most = rank_bytes(e->t, &at);
@@ -107,8 +98,7 @@ static void explain_memory(Explanation* e) {
                 SAY("%s %s %s", i ? "," : ":", arena_names[i], bytes_words(arena_bytes(e->t, &at, i)).text);
             SAY(".%s", recompute[e->parallel->recompute]);
         }
-        async_dp_free(&at);
-        stage_free(&at);
+        free_plan_of_rank(&at);
     }
 }
 

@@ -22,8 +22,8 @@ typedef struct {
 
 // A text: the prompt, then the tokens that the model has written.
 typedef struct {
-    int32_t* tokens;
-    int read, written, most; // tokens: of the prompt, written, room for those to be written
+    TokenList list;
+    int read, written;       // tokens
     double reading, writing; // seconds
 } Generation;
 
@@ -103,27 +103,36 @@ static inline int32_t default_bos_token(const Trainer* t) {
     return token < V ? token : 0;
 }
 
-// Continues a text until there is no more room, or an end token. out (rank 0; NULL on others) gets each character as
-// soon as it is complete, or token numbers where the vocabulary is not known. When a text outgrows the T tokens of the
-// model's context, its last T / 2 + 1 tokens are fed as a new sequence. Returns false if the logits were no
-// distribution.
-static inline bool generate_tokens(Trainer* t, Generation* x, const Sampler* sampler, FILE* out) {
+// Continues the prompt x->list, by --max-new-tokens or `usual` tokens, or to an end token. out (rank 0; NULL on others)
+// gets each character as soon as it is complete, or token numbers where the vocabulary is not known. When a text
+// outgrows the T tokens of the model's context, its last T / 2 + 1 tokens are fed as a new sequence. Returns false if
+// the logits were no distribution.
+static inline bool generate_tokens(Trainer* t, Generation* x, int usual, FILE* out) {
+    const Settings* o = &t->settings;
     const Stage* stage = &t->stage;
     const Tokenizer* tokenizer = &t->tokenizer;
+    const int V = stage->model.V, all = stage->layout.V * tp_cuts(&stage->layout.parallel);
+    const int most = o->max_new_tokens ? (int)o->max_new_tokens : usual;
+    Sampler sampler = {
+        {o->temperature, o->top_p, o->top_k}, NULL, NULL, (uint64_t)o->seed, hash_string("sample") + (uint64_t)t->step};
+    sampler.list = (Candidate*)checked_malloc((size_t)V * sizeof *sampler.list, "a text");
+    sampler.logits = (float*)checked_malloc((size_t)all * sizeof(float), "a text");
     TextWriter writer = {out, "", 0, 0};
     int begin = 0, fed = 0; // the token at position 0; the end of the tokens in the cache
     int32_t next = 0;
     const double started = seconds_now();
-    for (x->written = 0; x->written < x->most; x->written++) {
+    x->read = (int)x->list.count;
+    for (x->written = 0; x->written < most; x->written++) {
         const int n = x->read + x->written;
         if (n - begin > stage->T) begin = fed = n - 1 - stage->T / 2;
-        if (n - fed > 1) prefill(t, x->tokens + fed, n - 1 - fed); // the beginning of a sequence
+        if (n - fed > 1) prefill(t, x->list.token + fed, n - 1 - fed); // the beginning of a sequence
         fed = n;
-        decode_token(t, x->tokens[n - 1], n - 1 - begin);
-        next = next_token(t, sampler, x->written);
+        decode_token(t, x->list.token[n - 1], n - 1 - begin);
+        next = next_token(t, &sampler, x->written);
         if (x->written == 0) x->reading = seconds_now() - started;
         if (next < 0 || tokenizer_ends(tokenizer, next)) break;
-        x->tokens[n] = next;
+        token_list_reserve(&x->list, 1);
+        x->list.token[x->list.count++] = next;
         if (!out) continue;
         if (tokenizer->vocab > 0)
             text_writer_put_token(&writer, tokenizer, next);
@@ -132,6 +141,8 @@ static inline bool generate_tokens(Trainer* t, Generation* x, const Sampler* sam
     }
     if (out) text_writer_end(&writer);
     x->writing = seconds_now() - started - x->reading;
+    free(sampler.list);
+    free(sampler.logits);
     return next >= 0;
 }
 
@@ -160,68 +171,40 @@ static inline TokenList encode_prompt(const Trainer* t) {
     return list;
 }
 
-// Continues the prompt by up to `most` tokens, printed to out (NULL on other ranks). The caller frees text->tokens.
-static inline bool generate_from_prompt(Trainer* t, Generation* text, const TokenList* prompt, int most, FILE* out) {
-    const Settings* o = &t->settings;
-    const int V = t->stage.model.V, all = t->stage.layout.V * tp_cuts(&t->stage.layout.parallel);
-    const Generation begun = {(int32_t*)checked_malloc((prompt->count + (size_t)most) * sizeof(int32_t), "a text"),
-                              (int)prompt->count,
-                              0,
-                              most,
-                              0,
-                              0};
-    Sampler sampler = {
-        {o->temperature, o->top_p, o->top_k}, NULL, NULL, (uint64_t)o->seed, hash_string("sample") + (uint64_t)t->step};
-    sampler.list = (Candidate*)checked_malloc((size_t)V * sizeof *sampler.list, "a text");
-    sampler.logits = (float*)checked_malloc((size_t)all * sizeof(float), "a text");
-    *text = begun;
-    memcpy(text->tokens, prompt->token, prompt->count * sizeof(int32_t));
-    const bool ok = generate_tokens(t, text, &sampler, out);
-    free(sampler.list);
-    free(sampler.logits);
-    return ok;
-}
-
-// Writes a sample of `most` tokens in a training run. The first data replica does, the others return and wait for it at
-// the next collective.
-static inline void sample(Trainer* t, int most) {
-    Generation text;
+// Writes a sample in a training run, of `usual` tokens if --max-new-tokens is not given. The first data replica does,
+// the others return and wait for it at the next collective.
+static inline void sample(Trainer* t, int usual) {
     enter_phase(t, PHASE_SAMPLING);
     if (t->stage.layout.parallel.mesh.data > 0) return;
     end_line();
     if (is_main(t)) printf("sample:\n\n");
-    TokenList list = encode_prompt(t);
+    Generation text = {encode_prompt(t), 0, 0, 0, 0};
     if (is_main(t) && t->settings.generate) fputs(t->settings.generate, stdout);
-    const bool ok = generate_from_prompt(t, &text, &list, most, is_main(t) ? stdout : NULL);
+    const bool ok = generate_tokens(t, &text, usual, is_main(t) ? stdout : NULL);
     if (is_main(t)) printf(ok ? "\n\n" : "\n(the logits are no distribution: NaN, or all -inf)\n\n");
-    token_list_free(&list);
-    free(text.tokens);
+    token_list_free(&text.list);
 }
 
 // --generate without training: the text and its continuation go to stdout, everything else to stderr.
 static inline void generate(Trainer* t) {
     const Stage* stage = &t->stage;
-    const int64_t tokens = t->settings.max_new_tokens ? t->settings.max_new_tokens : 256;
-    Generation text;
     enter_phase(t, PHASE_SAMPLING);
-    TokenList list = encode_prompt(t);
+    if (stage->layout.parallel.mesh.data > 0) return;
+    Generation text = {encode_prompt(t), 0, 0, 0, 0};
     const double sent = comm_bytes(&t->groups.tensor);
-    if (stage->layout.parallel.mesh.data == 0) {
-        if (is_main(t) && (int64_t)list.count > stage->T)
-            printf("text      of its %d tokens the last %d are read: the context is %d, see --seq\n", (int)list.count,
-                   stage->T / 2 + 1, stage->T);
-        if (is_main(t)) fputs(t->settings.generate, t->text), fflush(t->text);
-        const bool ok = generate_from_prompt(t, &text, &list, (int)tokens, is_main(t) ? t->text : NULL);
-        if (is_main(t)) {
-            fputc('\n', t->text);
-            if (fflush(t->text) != 0) die("stdout: cannot write: %s", strerror(errno));
-            printf("done      %d tokens read in %.4f s, %d written in %.4f s: %.1f tokens/s\n", text.read, text.reading,
-                   text.written, text.writing, text.writing > 0 ? (double)(text.written - 1) / text.writing : 0);
-            if (t->groups.tensor.size > 1)
-                printf("sent      %.0f bytes by each tensor rank\n", comm_bytes(&t->groups.tensor) - sent);
-        }
-        free(text.tokens);
-        if (!ok) die("--generate: the logits are no distribution (NaN, or all -inf): the weights are not finite");
+    if (is_main(t) && (int64_t)text.list.count > stage->T)
+        printf("text      of its %d tokens the last %d are read: the context is %d, see --seq\n", (int)text.list.count,
+               stage->T / 2 + 1, stage->T);
+    if (is_main(t)) fputs(t->settings.generate, t->text), fflush(t->text);
+    const bool ok = generate_tokens(t, &text, 256, is_main(t) ? t->text : NULL);
+    if (is_main(t)) {
+        fputc('\n', t->text);
+        if (fflush(t->text) != 0) die("stdout: cannot write: %s", strerror(errno));
+        printf("done      %d tokens read in %.4f s, %d written in %.4f s: %.1f tokens/s\n", text.read, text.reading,
+               text.written, text.writing, text.writing > 0 ? (double)(text.written - 1) / text.writing : 0);
+        if (t->groups.tensor.size > 1)
+            printf("sent      %.0f bytes by each tensor rank\n", comm_bytes(&t->groups.tensor) - sent);
     }
-    token_list_free(&list);
+    token_list_free(&text.list);
+    if (!ok) die("--generate: the logits are no distribution (NaN, or all -inf): the weights are not finite");
 }

@@ -1,5 +1,5 @@
 /*
-trainer/learning_rate.h: the learning rate of every update, lr_at, and its default by the model's size, usual_rate.
+trainer/learning_rate.h: how the learning rate decays, lr_curves, and its default by the model's size, usual_rate.
 */
 #pragma once
 
@@ -25,15 +25,6 @@ static inline const char* lr_curve_choices(void) {
     if (text[0]) return text;
     for (int i = 0; i < LR_CURVES; i++) append_choice(text, sizeof text, lr_curves[i].name);
     return text;
-}
-
-// The learning rate of update number `step` (from 0): linear warm-up, then the decay to min_lr at the last step.
-static inline double lr_at(const LrCurve* curve, double lr, double min_lr, int64_t warmup, int64_t steps,
-                           int64_t step) {
-    if (step < warmup) return lr * (double)(step + 1) / (double)warmup;
-    const double span = (double)max_i64(1, steps - 1 - warmup);
-    const double progress = fmin(1, (double)(step - warmup) / span);
-    return min_lr + (lr - min_lr) * curve->decay(progress);
 }
 
 // x rounded to `digits` decimal digits: short to type, and independent of a machine's rounding in pow().

@@ -132,16 +132,6 @@ static int log_write(Log* log) {
     return 0;
 }
 
-static void line_end(Log* log) {
-    const int why = log_write(log);
-    if (why && !log->waits) {
-        end_line();
-        fprintf(stderr, "%s: %s: cannot write: %s; training goes on, its lines wait in memory\n", process.name,
-                log->path, strerror(why));
-    }
-    log->waits = why != 0;
-}
-
 // Writes a member with a number of `digits` digits, or null: JSON has no infinity and no NaN.
 static void log_number(FILE* log, const char* name, double x, int digits) {
     fprintf(log, ",\"%s\":", name);
@@ -181,14 +171,20 @@ static void log_step(Trainer* t, double seconds, double mfu, int64_t peak) {
     fprintf(log, "}");
     log_number(log, "bubble", t->bubble, 4);
     fprintf(log, ",\"peak_mem_bytes\":%lld", (long long)peak);
-    if (t->skipped) fprintf(log, ",\"skipped\":true");
+    if (t->skipped_in_row) fprintf(log, ",\"skipped\":true");
     if (t->evaluated) log_evaluations(log, t);
     fprintf(log, "}\n");
-    line_end(&t->log);
+    const int why = log_write(&t->log);
+    if (why && !t->log.waits)
+        print_message("%s: cannot write: %s; training goes on, its lines wait in memory", t->log.path, strerror(why));
+    t->log.waits = why != 0;
 }
 
-// The bytes of a log up to its last whole line of a step that is not after `step`; -1: a read error.
-static int64_t log_bytes_until(FILE* log, int64_t step) {
+// The bytes of a log, if there is one, up to its last whole line of a step that is not after `step`.
+static int64_t log_bytes_until(const char* path, int64_t step) {
+    FILE* log = fopen(path, "r");
+    if (!log && errno == ENOENT) return 0;
+    if (!log) die("%s: cannot read: %s", path, strerror(errno));
     char* line = NULL;
     size_t room = 0;
     int64_t at = 0, kept = 0;
@@ -198,7 +194,9 @@ static int64_t log_bytes_until(FILE* log, int64_t step) {
         if (line[n - 1] == '\n' && sscanf(line, "{\"step\":%lld,", &logged) == 1 && logged <= step) kept = at;
     }
     free(line);
-    return ferror(log) ? -1 : kept;
+    if (ferror(log)) die("%s: cannot read: %s", path, strerror(errno));
+    fclose(log);
+    return kept;
 }
 
 // Opens OUT/log.jsonl. A new run starts an empty one; a resumed one cuts off the lines after the
@@ -206,11 +204,7 @@ static int64_t log_bytes_until(FILE* log, int64_t step) {
 static void log_open(Log* log, const char* out, bool resumed, int64_t step) {
     Error error;
     if (!checkpoint_path(log->path, &error, "%s/log.jsonl", out)) die("%s", error.text);
-    FILE* old = resumed ? fopen(log->path, "r") : NULL;
-    if (resumed && !old && errno != ENOENT) die("%s: cannot read: %s", log->path, strerror(errno));
-    log->at = old ? log_bytes_until(old, step) : 0;
-    if (log->at < 0) die("%s: cannot read: %s", log->path, strerror(errno));
-    if (old) fclose(old);
+    log->at = resumed ? log_bytes_until(log->path, step) : 0;
     log->fd = open(log->path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     if (log->fd < 0) die("%s: cannot write: %s; choose another --out", log->path, strerror(errno));
     if (ftruncate(log->fd, (off_t)log->at) != 0) die("%s: cannot shorten: %s", log->path, strerror(errno));
@@ -222,9 +216,7 @@ static void log_open(Log* log, const char* out, bool resumed, int64_t step) {
 static bool log_close(Log* log) {
     if (!log->lines) return true;
     const int why = log_write(log);
-    if (why)
-        fprintf(stderr, "%s: %s: cannot write: %s; its last lines are missing\n", process.name, log->path,
-                strerror(why));
+    if (why) print_message("%s: cannot write: %s; its last lines are missing", log->path, strerror(why));
     fclose(log->lines);
     free(log->text);
     close(log->fd);
@@ -233,7 +225,7 @@ static bool log_close(Log* log) {
 }
 
 // Writes DIR/options.txt, for --config and for readers, atomically.
-static void write_options(const Trainer* t, const Option* table, int n) {
+static void write_options(const Trainer* t) {
     const ModelConfig* model = &t->stage.model;
     const char* out = t->settings.out;
     char path[4096], temporary[4096], device[256], when[64];
@@ -248,10 +240,10 @@ static void write_options(const Trainer* t, const Option* table, int n) {
     fprintf(f, "# The options of this run. train_gpt --config FILE reads them; the command line wins.\n"
                "# Lines that begin with # follow from them, or are the defaults of the others.\n\n");
     fprintf(f, "# version: %s\n# started: %s\n# ranks: %d on %d machine%s\n# device: %s, %s\n", process.version, when,
-            t->world.size, t->place.machines, t->place.machines == 1 ? "" : "s", device, FLOATX_NAME);
+            t->world.size, t->place.machines, plural(t->place.machines), device, FLOATX_NAME);
     fprintf(f, "# model: %s: %s, %d layers, %d channels, %d heads, vocabulary %d; %.0f parameters\n", model->name,
             model_arch_name(model->arch), model->L, model->C, model->NH, model->V, (double)model_parameters(model));
-    options_write(table, n, f);
+    options_write(t->options, t->option_count, f);
     const bool ok = !ferror(f);
     if (fclose(f) == 0 && ok && rename(temporary, path) == 0) return;
     const int why = errno;
@@ -285,25 +277,6 @@ static inline Trace trace_receive(Comm* world, int rank) {
     return trace;
 }
 
-// Writes the spans of all ranks to a file of rank 0; every rank calls it. about: see trace_end_file. Returns false, on
-// rank 0, if that failed.
-static inline bool trace_gather(FILE* out, Comm* world, const Mesh* mesh, const char* about, Trace* trace) {
-    Trace* recording = world->trace;
-    world->trace = NULL; // the gather is not traced
-    bool ok = world->rank > 0 || trace_begin_file(out);
-    if (world->rank > 0) trace_send(world, trace);
-    for (int rank = 0; rank < world->size && world->rank == 0; rank++) {
-        const Mesh at = mesh_of_rank(rank, mesh->t, mesh->p, mesh->d);
-        Trace theirs = rank > 0 ? trace_receive(world, rank) : *trace;
-        char label[64];
-        snprintf(label, sizeof label, "rank %d: t %d p %d d %d", rank, at.tensor, at.pipeline, at.data);
-        ok = ok && trace_write_rank(out, rank, label, theirs.spans, theirs.n, theirs.dropped, theirs.zero);
-        if (rank > 0) trace_free(&theirs);
-    }
-    world->trace = recording;
-    return ok && (world->rank > 0 || trace_end_file(out, about));
-}
-
 // Opens --trace on rank 0; NULL on the others.
 static inline FILE* open_trace(Trainer* t, const char* mode) {
     const char* path = t->settings.trace;
@@ -324,24 +297,37 @@ static inline void start_tracing(Trainer* t) {
     Comm* list[GROUPS];
     groups_list(&t->groups, list);
     trace_init(&t->trace, 1 << 20);
-    t->tracing = t->world.trace = &t->trace;
+    t->world.trace = &t->trace;
     for (int i = 0; i < GROUPS; i++) list[i]->trace = &t->trace;
 }
 
-// Writes the spans of all ranks to --trace.
+// Writes the spans of all ranks to --trace, a file of rank 0; every rank calls it.
 static inline void write_trace(Trainer* t) {
     const char* path = t->settings.trace;
     FILE* out = open_trace(t, "w");
     const PipelineConfig* plan = &t->schedule.config;
     const ParallelConfig* parallel = &t->stage.layout.parallel;
     const Mesh* mesh = &parallel->mesh;
+    t->world.trace = NULL; // messages of the trace are not traced
+    if (!is_main(t)) {
+        trace_send(&t->world, &t->trace);
+        return;
+    }
+    trace_begin_file(out);
+    for (int rank = 0; rank < t->world.size; rank++) {
+        const Mesh at = mesh_at(mesh, rank);
+        Trace theirs = rank > 0 ? trace_receive(&t->world, rank) : t->trace;
+        char label[64];
+        snprintf(label, sizeof label, "rank %d: t %d p %d d %d", rank, at.tensor, at.pipeline, at.data);
+        trace_write_rank(out, rank, label, theirs.spans, theirs.n, theirs.dropped, theirs.zero);
+        if (rank > 0) trace_free(&theirs);
+    }
     char about[256]; // for dev/plot
     snprintf(about, sizeof about,
              "{\"schedule\":\"%s\",\"t\":%d,\"p\":%d,\"d\":%d,\"v\":%d,\"m\":%d,\"reduce_every\":%s,\"tied\":%s}",
              schedule_name(plan->kind), mesh->t, mesh->p, mesh->d, parallel->v, plan->m,
              plan->reduce_every ? "true" : "false", plan->tied ? "true" : "false");
-    const bool ok = trace_gather(out, &t->world, mesh, about, &t->trace);
-    if (!is_main(t)) return;
+    const bool ok = trace_end_file(out, about);
     if (fclose(out) != 0 || !ok) die("--trace %s: cannot write: %s", path, strerror(errno));
     print_line("trace     %s: open it in chrome://tracing or https://ui.perfetto.dev", path);
 }

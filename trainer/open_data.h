@@ -17,10 +17,7 @@ static inline void warn_of_texts(const Trainer* t, const TokenFiles* files) {
     for (int i = 0; i < files->files && !what && files->format == TOKENS_TEXT && is_main(t); i++) {
         const TokenFile* file = &files->file[i];
         what = suspicious_text(file->map.data, file->map.size);
-        if (!what) continue;
-        Error warning;
-        (void)fail(&warning, "%s is %s: read as text", file->path, what);
-        fprintf(stderr, "%s: warning: %s\n", process.name, warning.text);
+        if (what) print_message("warning: %s is %s: read as text", file->path, what);
     }
 }
 
@@ -77,16 +74,14 @@ static inline void open_files(Trainer* t) {
 // Opens a vocabulary, and remembers its file: checkpoints get a copy. If it cannot be read, an optional one (needed =
 // false) is skipped with a message.
 static inline void load_tokenizer(Trainer* t, const char* path, bool needed) {
-    struct stat st;
     Error error;
-    const bool folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-    if (!folder || !tokenizer_in_folder(t->vocabulary, sizeof t->vocabulary, path))
+    if (!tokenizer_in_folder(t->vocabulary, sizeof t->vocabulary, path))
         snprintf(t->vocabulary, sizeof t->vocabulary, "%s", path);
     const bool ok = tokenizer_open(&t->tokenizer, path, &error);
     check_all_ranks(t, ok || !needed, &error);
     if (ok) return;
     memset(&t->tokenizer, 0, sizeof t->tokenizer);
-    if (is_main(t)) fprintf(stderr, "%s: samples are numbers, not text: %s\n", process.name, error.text);
+    if (is_main(t)) print_message("samples are numbers, not text: %s", error.text);
 }
 
 // The folder of --init, or of its file.
@@ -156,10 +151,9 @@ static inline void fallback_to_bytes(Trainer* t, int V) {
         die_usage("--generate: the model has %d tokens, and there is no vocabulary that says which: give --tokenizer",
                   V);
     if (V > 256 && is_main(t))
-        fprintf(stderr,
-                "%s: no vocabulary was found for the model's %d tokens: text is taken as bytes; --tokenizer gives it "
-                "another\n",
-                process.name, V);
+        print_message(
+            "no vocabulary was found for the model's %d tokens: text is taken as bytes; --tokenizer gives it another",
+            V);
     tokenizer_bytes(&t->tokenizer);
 }
 
@@ -176,20 +170,14 @@ static inline bool newest_model(char path[CHECKPOINT_PATH], const char* out) {
     return found;
 }
 
-// newest_model on rank 0, broadcast to all ranks.
-static inline bool find_model(Trainer* t, char path[CHECKPOINT_PATH]) {
-    int32_t found = is_main(t) && newest_model(path, t->settings.out);
-    comm_broadcast(&t->world, &found, 1, COMM_INT32, 0);
-    comm_broadcast(&t->world, path, CHECKPOINT_PATH, COMM_BYTE, 0);
-    return found;
-}
-
 // The model: the one of the checkpoint to resume or of the initial weights (a folder of Hugging
 // Face's), else the one of --model and the sizes. data_vocab: the vocabulary of the data; 0: not known.
 static inline ModelConfig resolve_model(Trainer* t, Option* table, int n, int data_vocab) {
     const Settings* o = &t->settings;
     char newest[CHECKPOINT_PATH] = "";
-    const bool resumes = o->resume && find_model(t, newest);
+    int32_t resumes = is_main(t) && o->resume && newest_model(newest, o->out);
+    comm_broadcast(&t->world, &resumes, 1, COMM_INT32, 0);
+    comm_broadcast(&t->world, newest, sizeof newest, COMM_BYTE, 0);
     const char* path = resumes ? newest : o->init;
     ModelConfig stored = model_of(ARCH_GPT2, 1, 1, 1, 1, 4, 1, 1);
     bool named = false; // whether the weights name their model
@@ -212,19 +200,10 @@ static inline ModelConfig resolve_model(Trainer* t, Option* table, int n, int da
 // Warns of a large vocabulary for bytes: the text was probably meant to be tokenized.
 static inline void warn_of_bytes(const Trainer* t, int V) {
     if (!is_main(t) || t->tokenizer.vocab != 256 || t->tokenizer.split != SPLIT_BYTES || V < 4 * 256) return;
-    fprintf(
-        stderr,
-        "%s: warning: the model has a vocabulary of %d, but the data are bytes, which use 256 of it; --vocab 256 makes "
-        "a model of bytes, build/tokenize makes tokens of a text\n",
-        process.name, V);
-}
-
-// Finds the folder of the initial weights: the newest checkpoint, or the folder of --init. False: there is none.
-static inline bool find_weights(const Settings* o, char* folder, size_t size) {
-    if (o->resume && newest_model(folder, o->out)) return true;
-    if (!o->init) return false;
-    init_folder(folder, size, o->init);
-    return true;
+    print_message(
+        "warning: the model has a vocabulary of %d, but the data are bytes, which use 256 of it; --vocab 256 makes "
+        "a model of bytes, build/tokenize makes tokens of a text",
+        V);
 }
 
 // Says which tokens begin and end a text: as the initial weights do, else the token before the data's documents.
@@ -240,13 +219,16 @@ static inline bool choose_ends(char text[CONFIG_ENDS_TEXT], const Trainer* t, in
     return true;
 }
 
-// Gathers the files that rank 0 writes beside the model.
+// Gathers the files that rank 0 writes beside the model, some from the folder of the initial weights: the newest
+// checkpoint, or the folder of --init.
 static inline void gather_hub_files(Trainer* t, const ModelConfig* model) {
+    const Settings* o = &t->settings;
     char weights[CHECKPOINT_PATH] = "";
     Error error;
     bool ok = true;
     if (is_main(t)) {
-        if (!find_weights(&t->settings, weights, sizeof weights)) weights[0] = 0;
+        if (!o->resume || !newest_model(weights, o->out)) weights[0] = 0;
+        if (!weights[0] && o->init) init_folder(weights, sizeof weights, o->init);
         HubSources sources = {&t->tokenizer, t->vocabulary, weights, model->T};
         ok = choose_ends(t->hub_files.config, t, model->V, weights, &error) &&
              hub_files_gather(&t->hub_files, &sources, &error);

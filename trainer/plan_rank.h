@@ -78,34 +78,22 @@ static inline void check_forward_schedules(const Trainer* t) {
 
 // ---- Sums -------------------------------------------------------------------------------------------------------
 
-// Whether the replicas of a site, or (inter_site) the sites, use a kind of collective in every step or outer step.
-static inline bool needs_collective(const Stage* s, bool inter_site, PlanKind kind) {
-    const Mesh* mesh = &s->layout.parallel.mesh;
-    const bool halves =
-        s->layout.parallel.zero || (!inter_site && s->grads.hierarchical); // a reduce-scatter, then an all-gather
-    if ((inter_site ? mesh->sites : mesh_site_size(mesh)) == 1) return false;
-    return (kind == PLAN_ALL_REDUCE) != halves;
-}
-
-static inline bool build_sums(Plan plans[PLAN_KINDS], const Stage* s, bool inter_site, const char* name,
-                              const Network* net, Error* error) {
-    bool ok = true;
-    for (int kind = 0; kind < PLAN_KINDS && ok; kind++) {
-        if (!needs_collective(s, inter_site, (PlanKind)kind)) continue;
-        ok = collective_build(&plans[kind], name, (PlanKind)kind, net, error) && plan_check(&plans[kind], net, error);
-    }
-    return ok;
-}
-
-// Builds the plans of the data group, or of the inter-site group, by an algorithm on a network.
+// Builds the plans of the data group, or of the inter-site group, by an algorithm on a network: of an all-reduce, or of
+// its halves, a reduce-scatter and an all-gather.
 static inline bool build_allreduce(Trainer* t, bool inter_site, const char* algorithm, const char* topology,
                                    Error* error) {
     const Mesh* mesh = &t->stage.layout.parallel.mesh;
     const int replicas = inter_site ? mesh->sites : mesh_site_size(mesh);
+    const bool halves = t->stage.layout.parallel.zero || (!inter_site && t->stage.grads.hierarchical);
     Plan* plans = inter_site ? t->inter_site_plans : t->data_plans;
     Network net;
+    bool ok = true;
     if (!replicas_network(&net, topology, replicas, mesh->sites > 1 && !inter_site, error)) return false;
-    const bool ok = build_sums(plans, &t->stage, inter_site, algorithm, &net, error);
+    for (int i = 0; i < PLAN_KINDS && ok; i++) {
+        const PlanKind kind = (PlanKind)i;
+        if ((kind == PLAN_ALL_REDUCE) == halves) continue;
+        ok = collective_build(&plans[i], algorithm, kind, &net, error) && plan_check(&plans[i], &net, error);
+    }
     network_free(&net);
     return ok;
 }
@@ -136,8 +124,9 @@ static inline bool build_allreduces(Trainer* t, const Mesh* mesh, Error* error) 
 static inline bool plan_this_rank(Trainer* t, const ModelConfig* model, const ParallelConfig* parallel, int T,
                                   DtypeInfo type, Error* error) {
     const Settings* o = &t->settings;
-    const AsyncConfig async = settings_async(o, &parallel->mesh);
-    if (!parallel_check(parallel, model, T, error) || !plan_schedule(t, model, parallel, error) ||
+    AsyncConfig async;
+    if (!settings_async(&async, o, parallel->mesh.sites, error) || !parallel_check(parallel, model, T, error) ||
+        !plan_schedule(t, model, parallel, error) ||
         !canonical_check(parallel, t->schedule.config.m, async.mode == DP_SYNC, o->allreduce, error) ||
         !stage_plan(&t->stage, model, *parallel, (int)o->micro_batch, T, &t->schedule, async_schedule_scope(&async),
                     type, error))
@@ -154,8 +143,7 @@ static inline void allocate_this_rank(Trainer* t) {
 }
 
 static inline void free_this_rank(Trainer* t) {
-    async_dp_free(&t->stage);
-    stage_free(&t->stage);
+    free_plan_of_rank(&t->stage);
     schedule_free(&t->schedule);
 }
 

@@ -22,31 +22,26 @@ static Traffic traffic_of_stage(const Stage* stage, const Layout* layout, int m)
     return traffic;
 }
 
-// Bytes that a rank sends in a step, in the three groups, and of data to other sites; with asynchronous sites, the mean
-// over an outer step.
-typedef struct {
-    double tensor, pipeline, data, inter_site;
-} Sends;
-
 // Bytes that a rank with a layout sends to other replicas, divided into sites, in the steps first + 1 to last.
 static SiteTraffic replica_traffic(const Stage* stage, const Layout* layout, int64_t first, int64_t last) {
     return stage->async ? async_schedule_traffic(&stage->async->config, layout, first, last)
                         : gradient_traffic(layout, (double)(last - first));
 }
 
-static Sends sends_of_rank(const Stage* stage, int m) {
+// What a rank sends in a step of m micro-batches; with asynchronous sites, the mean over an outer step.
+static Bytes sends_of_rank(const Stage* stage, int m) {
     const int64_t period = stage->async ? stage->async->config.period : 1;
     const Traffic traffic = traffic_of_stage(stage, &stage->layout, m);
     const SiteTraffic round = replica_traffic(stage, &stage->layout, period, 2 * period); // not the first
     const bool sites = stage->layout.parallel.mesh.sites > 1 || stage->async;
-    const Sends sends = {traffic.layers + traffic.ends, traffic.pipeline + traffic.tied,
+    const Bytes sends = {traffic.layers + traffic.ends, traffic.pipeline + traffic.tied,
                          sites ? (round.intra_site + round.inter_site) / (double)period : traffic.data,
                          round.inter_site / (double)period};
     return sends;
 }
 
 // Prints a line of the table of ranks: bytes held, bytes sent in a step. last: the last rank with the same numbers.
-static void print_rank(const Trainer* t, Stage* stage, int last, Sends sends, ByteUnit held, ByteUnit sent,
+static void print_rank(const Trainer* t, Stage* stage, int last, Bytes sends, ByteUnit held, ByteUnit sent,
                        bool arenas) {
     const ParallelConfig* parallel = &stage->layout.parallel;
     const Mesh* mesh = &parallel->mesh;
@@ -69,19 +64,23 @@ static void print_rank(const Trainer* t, Stage* stage, int last, Sends sends, By
            sends.tensor / sent.bytes, sends.pipeline / sent.bytes, sends.data / sent.bytes);
 }
 
-// The plan of another rank's stage, which the caller frees (stage_free); *m is its number of micro-batches.
-static void plan_rank(Stage* stage, const Trainer* t, int rank, int* m) {
+// Plans the stage of any rank, which free_plan_of_rank frees, and returns what it sends.
+static Bytes plan_rank(Stage* stage, const Trainer* t, int rank) {
     const Stage* mine = &t->stage;
-    ParallelConfig parallel = mine->layout.parallel;
-    parallel = parallel_at(&parallel, rank);
+    const ParallelConfig parallel = parallel_at(&mine->layout.parallel, rank);
     Error error;
     Schedule schedule = mine->trains ? schedule_build(&t->schedule.config, parallel.mesh.pipeline)
                                      : schedule_build_untrained(&t->schedule.config, parallel.mesh.pipeline);
     if (!stage_plan(stage, &mine->model, parallel, mine->B, mine->T, &schedule, mine->grads.scope, mine->type, &error))
         die("%s", error.text);
     if (mine->async) async_dp_plan(stage, &mine->async->config);
-    *m = schedule.config.m;
     schedule_free(&schedule);
+    return sends_of_rank(stage, t->schedule.config.m);
+}
+
+static void free_plan_of_rank(Stage* stage) {
+    async_dp_free(stage);
+    stage_free(stage);
 }
 
 // Prints the table of ranks: a line for every rank, or, of more than 16, for the first of each stage, or of the first
@@ -93,14 +92,11 @@ static void print_ranks(const Trainer* t) {
     const int n = mesh_size(mesh), step = n <= 16 ? 1 : mesh->t * mesh->d;
     double most_held = 0, most_sent = 0;
     Stage stage;
-    int m;
     for (int rank = 0; rank < n; rank += step) {
-        plan_rank(&stage, t, rank, &m);
-        const Sends sends = sends_of_rank(&stage, m);
+        const Bytes sends = plan_rank(&stage, t, rank);
         most_held = fmax(most_held, rank_bytes(t, &stage));
         most_sent = fmax(most_sent, fmax(sends.tensor, fmax(sends.pipeline, sends.data)));
-        async_dp_free(&stage);
-        stage_free(&stage);
+        free_plan_of_rank(&stage);
     }
     const ByteUnit held = byte_unit(most_held, false), sent = byte_unit(most_sent, false);
     const int chunks = 10 * ((int)min_i64(t->stage.layout.parallel.v, 3) - 1);
@@ -113,10 +109,9 @@ static void print_ranks(const Trainer* t) {
             if (!is_left_out(rank / step - 1, n / step, MOST)) printf("  ...\n");
             continue;
         }
-        plan_rank(&stage, t, rank, &m);
-        print_rank(t, &stage, rank + step - 1, sends_of_rank(&stage, m), held, sent, arenas);
-        async_dp_free(&stage);
-        stage_free(&stage);
+        const Bytes sends = plan_rank(&stage, t, rank);
+        print_rank(t, &stage, rank + step - 1, sends, held, sent, arenas);
+        free_plan_of_rank(&stage);
     }
     printf("\n");
 }
@@ -132,14 +127,6 @@ static void print_in_flight(const Schedule* stages, const ParallelConfig* parall
             append_text(text, sizeof text, "... ");
     }
     print_line("inflight  %smicro-batches%s in memory at most, by stage", text, parallel->v > 1 ? " of a chunk" : "");
-}
-
-static void print_caat(const Stage* stage) {
-    const CaatConfig* sync = &stage->layout.parallel.caat;
-    if (!is_caat(stage)) return;
-    print_line("caat      %d of %d channels shared by %d streams, %d a rank; gradients summed in %s",
-               stage->layout.shared, stage->model.C, sync->ranks, stage->layout.streams,
-               sync->narrow ? FLOATX_NAME : "fp32");
 }
 
 // The network of the all-reduces in a site, or between sites; see build_allreduces.
@@ -163,53 +150,50 @@ static void print_allreduce(const Trainer* t) {
             if (first)
                 append_text(text, sizeof text, "%sby %s on %s:", where, plan->name, allreduce_network(t, inter_site));
             append_text(text, sizeof text, "%s %s in %d step%s, in chunks of 1/%d", first ? "" : ",",
-                        plan_kind_name(plan->kind), plan->steps, plan->steps == 1 ? "" : "s", plan->chunks);
+                        plan_kind_name(plan->kind), plan->steps, plural(plan->steps), plan->chunks);
         }
         if (text[0]) print_line("allreduce %s", text);
     }
 }
 
-// Prints the sites, and the schedule of their outer steps.
-static void print_sites(const Trainer* t) {
-    const Mesh* mesh = &t->stage.layout.parallel.mesh;
-    const int replicas = mesh_site_size(mesh);
-    if (t->stage.async)
-        async_dp_print(&t->stage, t->settings.steps);
-    else if (mesh->sites > 1)
-        print_line("sites     sync, gradients summed over all replicas in every step; %d sites of %d replica%s",
-                   mesh->sites, replicas, replicas == 1 ? "" : "s");
-}
-
 static void print_mesh(const Trainer* t) {
     const Stage* stage = &t->stage;
     const ParallelConfig* parallel = &stage->layout.parallel;
+    const Mesh* mesh = &parallel->mesh;
     static const char* recompute[] = {"none", "norms and activation functions", "all but the blocks' inputs"};
     static const char* zero[] = {"", " with ZeRO-1", " with ZeRO-2"};
-    print_line("mesh      %d rank%s: tensor %d%s, pipeline %d, data %d%s; recompute: %s", mesh_size(&parallel->mesh),
-               mesh_size(&parallel->mesh) == 1 ? "" : "s", parallel->mesh.t,
-               parallel->sequence_parallel ? " with sequence parallelism" : "", parallel->mesh.p, parallel->mesh.d,
-               zero[parallel->zero], stage->trains ? recompute[parallel->recompute] : "none, as nothing is trained");
-    print_caat(stage);
+    print_line("mesh      %d rank%s: tensor %d%s, pipeline %d, data %d%s; recompute: %s", mesh_size(mesh),
+               plural(mesh_size(mesh)), mesh->t, parallel->sequence_parallel ? " with sequence parallelism" : "",
+               mesh->p, mesh->d, zero[parallel->zero],
+               stage->trains ? recompute[parallel->recompute] : "none, as nothing is trained");
+    if (is_caat(stage))
+        print_line("caat      %d of %d channels shared by %d streams, %d a rank; gradients summed in %s",
+                   stage->layout.shared, stage->model.C, parallel->caat.ranks, stage->layout.streams,
+                   parallel->caat.narrow ? FLOATX_NAME : "fp32");
     if (parallel->tp_overlap)
         print_line(
             "overlap   micro-batches are computed as two halves of %d sequence%s in turn; tensor sums of one are in "
             "flight meanwhile",
-            stage->B / HALVES, stage->B == HALVES ? "" : "s");
+            stage->B / HALVES, plural(stage->B / HALVES));
     if (parallel->canonical) print_line("canonical gradients of %d leaves are added in one tree", parallel->canonical);
-    print_sites(t);
+    if (stage->async)
+        async_dp_print(stage, t->settings.steps);
+    else if (mesh->sites > 1)
+        print_line("sites     sync, gradients summed over all replicas in every step; %d sites of %d replica%s",
+                   mesh->sites, mesh_site_size(mesh), plural(mesh_site_size(mesh)));
     if ((parallel->tp_overlap || stage->async) && DEVICE_IS_HOST && t->world.size > 1 && !comm_can_thread(&t->world))
         print_line("          this MPI allows one thread at a time: messages move only while a rank calls it");
     print_allreduce(t);
-    if (!stage->trains || parallel->mesh.p == 1) return;
+    if (!stage->trains || mesh->p == 1) return;
     const PipelineConfig* config = &t->schedule.config;
     Schedule* stages = schedules_build(config);
     char chunks[64] = "";
     if (parallel->v > 1) snprintf(chunks, sizeof chunks, " with %d chunks a stage", parallel->v);
     print_line("schedule  %s%s, by formula a bubble of %.3f of the work at equal stages", schedule_name(config->kind),
                chunks, pipeline_bubble(config));
-    schedule_draw(stages, parallel->mesh.p, terminal_columns(), stdout);
+    schedule_draw(stages, mesh->p, terminal_columns(), stdout);
     print_in_flight(stages, parallel);
-    schedules_free(stages, parallel->mesh.p);
+    schedules_free(stages, mesh->p);
 }
 
 // Prints the data, how many epochs of it the run is, and what it is validated on.
@@ -228,14 +212,14 @@ static void print_data(const Trainer* t) {
 // Prints the optimizer and the learning rate.
 static void print_optimizer(const Settings* settings) {
     const Optimizer* optimizer = &optimizers[settings->optimizer];
-    char text[256] = "", clip[32] = "no clip";
-    append_text(text, sizeof text, "beta1 %g", settings->beta1);
-    if (optimizer->beta2) append_text(text, sizeof text, ", beta2 %g, eps %g", settings->beta2, settings->eps);
+    char second[64] = "", clip[32] = "no clip";
+    if (optimizer->beta2) snprintf(second, sizeof second, ", beta2 %g, eps %g", settings->beta2, settings->eps);
     if (settings->clip > 0) snprintf(clip, sizeof clip, "clip %g", settings->clip);
-    print_line("optimizer %s: %s, weight decay %g, %s", optimizer->name, text, settings->weight_decay, clip);
+    print_line("optimizer %s: beta1 %g%s, weight decay %g, %s", optimizer->name, settings->beta1, second,
+               settings->weight_decay, clip);
     print_line("lr        %g after a warm-up of %lld step%s; %s to %g at step %lld", settings->lr,
-               (long long)settings->warmup, settings->warmup == 1 ? "" : "s", lr_curves[settings->decay].name,
-               settings->min_lr, (long long)settings->steps);
+               (long long)settings->warmup, plural(settings->warmup), lr_curves[settings->decay].name, settings->min_lr,
+               (long long)settings->steps);
 }
 
 // Prints the global batch, and its gradient accumulation.
@@ -255,11 +239,11 @@ static void print_busy(const RankPlacement* place) {
     char advice[64] = "";
     if (others == 0) return;
     if (place->threads > 1) snprintf(advice, sizeof advice, "; OMP_NUM_THREADS=%d may be faster", fewer);
-    print_line("busy      %d thread%s of other programs run%s on its cores%s", others, others == 1 ? "" : "s",
+    print_line("busy      %d thread%s of other programs run%s on its cores%s", others, plural(others),
                others == 1 ? "s" : "", advice);
 }
 
-static void print_plan(Trainer* t, double peak) {
+static void print_plan(Trainer* t) {
     Stage* stage = &t->stage;
     const ModelConfig* model = &stage->model;
     const Settings* settings = &t->settings;
@@ -277,14 +261,14 @@ static void print_plan(Trainer* t, double peak) {
     device_name(text, sizeof text);
     if (t->world.size > 1) {
         append_text(text, sizeof text, " a rank, %d rank%s here, %d machine%s", t->place.ranks_here,
-                    t->place.ranks_here == 1 ? "" : "s", t->place.machines, t->place.machines == 1 ? "" : "s");
+                    plural(t->place.ranks_here), t->place.machines, plural(t->place.machines));
         const char* backend = comm_device_text(&t->world);
         if (backend[0]) append_text(text, sizeof text, ", %s", backend);
     }
     append_text(text, sizeof text, ", %s", FLOATX_NAME);
-    if (peak > 0)
+    if (t->peak_flops > 0)
         append_text(text, sizeof text, "; %s. mfu = (6 parameters + 6 L C T) tokens/s / peak",
-                    device_peak_text(peak_text, sizeof peak_text, peak));
+                    device_peak_text(peak_text, sizeof peak_text, t->peak_flops));
     print_line("device    %s", text);
     if (DEVICE_IS_HOST) print_busy(&t->place);
     print_mesh(t);
@@ -300,14 +284,13 @@ static void print_plan(Trainer* t, double peak) {
     }
 }
 
-// Bytes that all ranks send in a step, by formula; *sites (or NULL): bytes between replicas in the steps after `first`.
+// Bytes that all ranks send in a step, by formula; *sites: bytes between replicas in the steps after `first`.
 static Traffic traffic_of_mesh(const Trainer* t, SiteTraffic* sites, int64_t first) {
     const Stage* mine = &t->stage;
     Traffic sum = {0, 0, 0, 0, 0};
-    if (sites) memset(sites, 0, sizeof *sites);
+    memset(sites, 0, sizeof *sites);
     for (int rank = 0; rank < mesh_size(&mine->layout.parallel.mesh); rank++) {
-        ParallelConfig parallel = mine->layout.parallel;
-        parallel = parallel_at(&parallel, rank);
+        const ParallelConfig parallel = parallel_at(&mine->layout.parallel, rank);
         Layout layout;
         Error error;
         if (!layout_build(&layout, &mine->model, parallel, mine->T, &error)) die("%s", error.text);
@@ -317,11 +300,9 @@ static Traffic traffic_of_mesh(const Trainer* t, SiteTraffic* sites, int64_t fir
         sum.pipeline += one.pipeline;
         sum.tied += one.tied;
         sum.data += one.data;
-        if (sites) {
-            const SiteTraffic of = replica_traffic(mine, &layout, first, t->step);
-            sites->intra_site += of.intra_site;
-            sites->inter_site += of.inter_site;
-        }
+        const SiteTraffic of = replica_traffic(mine, &layout, first, t->step);
+        sites->intra_site += of.intra_site;
+        sites->inter_site += of.inter_site;
         layout_free(&layout);
     }
     return sum;
@@ -334,44 +315,44 @@ static double sums_factor(const Plan* plan) {
     return plan->n ? vectors / (2 * (plan->ranks - 1)) : 1;
 }
 
-static void print_traffic_row(const char* group, const char* what, const char* counted, double formula) {
-    printf("  %-9s %-36s %12s %12.3f\n", group, what, counted, formula / 1e6);
+// A row of the table of bytes; counted: NaN where they are counted in another row.
+static void print_traffic_row(const char* group, const char* what, double counted, double formula) {
+    char text[32] = "";
+    if (!isnan(counted)) snprintf(text, sizeof text, "%.3f", counted / 1e6);
+    printf("  %-9s %-36s %12s %12.3f\n", group, what, text, formula / 1e6);
 }
 
-// Prints the bytes that replicas have sent since step `first`, as the mean of a step.
-static void print_site_traffic(const Trainer* t, Bytes all, SiteTraffic formula, int64_t first) {
-    const double steps = (double)(t->step - first);
+// Prints the bytes that replicas have sent in all steps, as the mean of a step.
+static void print_site_traffic(const Trainer* t, Bytes all, SiteTraffic formula) {
+    const double steps = (double)(t->step - t->first_step);
     const double intra_site = sums_factor(&t->data_plans[PLAN_ALL_REDUCE]),
                  inter_site = sums_factor(&t->inter_site_plans[PLAN_ALL_REDUCE]);
-    char counted[2][32];
-    snprintf(counted[0], sizeof counted[0], "%.3f", (all.data - all.inter_site) / steps / 1e6);
-    snprintf(counted[1], sizeof counted[1], "%.3f", all.inter_site / steps / 1e6);
-    print_traffic_row("data", "inside sites, mean of all steps", counted[0], intra_site * formula.intra_site / steps);
-    print_traffic_row("", "between sites, mean of all steps", counted[1], inter_site * formula.inter_site / steps);
+    print_traffic_row("data", "inside sites, mean of all steps", (all.data - all.inter_site) / steps,
+                      intra_site * formula.intra_site / steps);
+    print_traffic_row("", "between sites, mean of all steps", all.inter_site / steps,
+                      inter_site * formula.inter_site / steps);
 }
 
-// Prints the counted bytes of the last step beside the formulas; all: the bytes since step `first`.
-static void print_traffic(const Trainer* t, Bytes all, int64_t first) {
+// Prints the counted bytes of the last step beside the formulas; all: the bytes of all steps.
+static void print_traffic(const Trainer* t, Bytes all) {
     const ParallelConfig* parallel = &t->stage.layout.parallel;
     if (mesh_size(&parallel->mesh) == 1) return;
     SiteTraffic sites;
-    const Traffic sum = traffic_of_mesh(t, &sites, first);
+    const Traffic sum = traffic_of_mesh(t, &sites, t->first_step);
     const bool more = parallel->sequence_parallel || parallel->recompute == RECOMPUTE_FULL; // see traffic_of_step
     const bool divided = parallel->mesh.t > 1 && (parallel->scatter || parallel->sequence_parallel);
-    char counted[3][32];
-    const double bytes[3] = {t->bytes.tensor, t->bytes.pipeline, t->bytes.data};
-    for (int i = 0; i < 3; i++) snprintf(counted[i], sizeof counted[i], "%.3f", bytes[i] / 1e6);
     printf("traffic of a step, MB, all ranks together              counted      formula\n");
     const char* layer = more ? "8 b s h (t-1)/t a layer, and more" : "8 b s h (t-1)/t a layer";
-    print_traffic_row("tensor", is_caat(&t->stage) ? "8 b s h (t-1)/t a layer, shared" : layer, "", sum.layers);
-    print_traffic_row("", "embedding, head, norms, boundary", "", sum.ends);
-    print_traffic_row("", "together", counted[0], sum.layers + sum.ends);
+    print_traffic_row("tensor", is_caat(&t->stage) ? "8 b s h (t-1)/t a layer, shared" : layer, (double)NAN,
+                      sum.layers);
+    print_traffic_row("", "embedding, head, norms, boundary", (double)NAN, sum.ends);
+    print_traffic_row("", "together", t->bytes.tensor, sum.layers + sum.ends);
     print_traffic_row("pipeline", divided ? "b s h / t a boundary and direction" : "b s h a boundary and direction",
-                      counted[1], sum.pipeline + sum.tied);
+                      t->bytes.pipeline, sum.pipeline + sum.tied);
     const double factor = sums_factor(&t->data_plans[PLAN_ALL_REDUCE]);
     if (parallel->mesh.sites > 1 || t->stage.async)
-        print_site_traffic(t, all, sites, first);
+        print_site_traffic(t, all, sites);
     else
         print_traffic_row("data", factor > 1 ? "2 (d-1)/d of the parameters, and more" : "2 (d-1)/d of the parameters",
-                          counted[2], factor * sum.data);
+                          t->bytes.data, factor * sum.data);
 }

@@ -124,43 +124,32 @@ static inline int site_rank(const Mesh* mesh, int i) {
     return mesh_rank(&at);
 }
 
-// Names the ranks of the mesh (all_sites), or of this rank's site, where `which` is true: "rank 5 (t 1, p 0, d 1)",
-// "ranks 0 (...), 5 (...) and 3 more".
-static inline void ranks_text(char* text, size_t size, const Mesh* mesh, bool all_sites, const bool* which) {
+// Writes which tensor differs on which ranks of the mesh (all_sites), or of this rank's site: "rank 5 (t 1, p 0, d 1)
+// has other bits of ...", "ranks 0 (...), 5 (...) and 3 more have ...". others: how many further tensors differ.
+static inline void replica_error_text(char* text, size_t size, const Tensor* tensor, const bool* wrong, int copies,
+                                      int others, const Mesh* mesh, bool all_sites) {
     enum { NAMED = 4 };
-    const Mesh site = mesh_of_site(mesh);
-    const Mesh* these = all_sites ? mesh : &site;
+    const int ranks = mesh_size(mesh) / (all_sites ? 1 : mesh->sites);
     int n = 0, named = 0;
-    for (int i = 0; i < mesh_size(these); i++) n += which[i];
-    snprintf(text, size, n == 1 ? "rank" : "ranks");
-    for (int i = 0; i < mesh_size(these) && named < NAMED; i++) {
+    for (int i = 0; i < ranks; i++) n += wrong[i];
+    snprintf(text, size, "rank%s", plural(n));
+    for (int i = 0; i < ranks && named < NAMED; i++) {
         const int rank = all_sites ? i : site_rank(mesh, i);
         const Mesh at = mesh_at(mesh, rank);
-        if (!which[i]) continue;
+        if (!wrong[i]) continue;
         if (named > 0) append_text(text, size, named + 1 == n ? " and" : ",");
         append_text(text, size, " %d (t %d, p %d, d %d)", rank, at.tensor, at.pipeline, at.data);
         named++;
     }
     if (n > NAMED) append_text(text, size, " and %d more", n - NAMED);
-}
-
-// Writes which tensor differs, and on which ranks; others: the number of further tensors that differ.
-static inline void replica_error_text(char* text, size_t size, const Tensor* tensor, const bool* wrong, int copies,
-                                      int others, const Mesh* mesh, bool all_sites) {
-    const Mesh site = mesh_of_site(mesh);
-    const Mesh* these = all_sites ? mesh : &site;
-    char ranks[256];
-    int n = 0;
-    for (int i = 0; i < mesh_size(these); i++) n += wrong[i];
-    ranks_text(ranks, sizeof ranks, mesh, all_sites, wrong);
-    snprintf(text, size, "%s %s other bits of %s than ", ranks, n == 1 ? "has" : "have", tensor->name);
-    const bool one = copies - n == 1;
-    if (n < copies)
-        append_text(text, size, "%d other%s that hold%s the same", copies - n, one ? "" : "s", one ? "s" : "");
+    append_text(text, size, " %s other bits of %s than ", n == 1 ? "has" : "have", tensor->name);
+    const int same = copies - n;
+    if (same > 0)
+        append_text(text, size, "%d other%s that hold%s the same", same, plural(same), same == 1 ? "s" : "");
     else
         append_text(text, size, "each other, and there is no majority");
     if (others > 0)
-        append_text(text, size, "; %d more tensor%s differ%s", others, others == 1 ? "" : "s", others == 1 ? "s" : "");
+        append_text(text, size, "; %d more tensor%s differ%s", others, plural(others), others == 1 ? "s" : "");
 }
 
 // all (ranks, n) = every rank's mine (n), in the order of ranks: of this rank's site, or (inter_site) of all.

@@ -57,21 +57,16 @@ typedef struct {
 static inline Settings settings_default(void) {
     Settings o = {};
     o.model = "tiny";
-    o.tp = 1;
-    o.pp = 1;
+    o.tp = o.pp = 1;
     o.schedule = ONE_F_ONE_B;
     o.caat_fraction = 1;
-    o.dc_lambda = -1;
-    o.outer_lr = -1;
-    o.outer_momentum = -1;
-    o.lr = -1;
-    o.min_lr = -1;
+    o.dc_lambda = o.outer_lr = o.outer_momentum = o.lr = o.min_lr = -1;
+    o.warmup = o.tie_embeddings = -1;
     o.weight_decay = 0.1;
     o.beta1 = 0.9;
     o.beta2 = 0.95;
     o.eps = 1e-8;
     o.clip = 1;
-    o.warmup = -1;
     o.steps = 1000;
     o.log_every = 1;
     o.eval_every = 200;
@@ -83,7 +78,6 @@ static inline Settings settings_default(void) {
     o.watchdog = 600;
     o.check_replicas_every = 100;
     o.save_every = 1000;
-    o.tie_embeddings = -1;
     return o;
 }
 
@@ -110,19 +104,14 @@ static inline void add_shape_options(OptionTable* table, Settings* o) {
     options_add(table, rows, sizeof rows / sizeof rows[0]);
 }
 
-static inline void add_weights_options(OptionTable* table, Settings* o) {
+// The weights and the data.
+static inline void add_data_options(OptionTable* table, Settings* o) {
     const Option rows[] = {
         option_string("init", &o->init, "PATH",
                       "start from these weights: a folder of Hugging Face's, which says its model's sizes, or a "
                       ".safetensors file"),
         option_command(option_string("export", &o->export_to, "PATH",
                                      "at the end write the weights alone: a folder as Hugging Face has it")),
-    };
-    options_add(table, rows, sizeof rows / sizeof rows[0]);
-}
-
-static inline void add_data_options(OptionTable* table, Settings* o) {
-    const Option rows[] = {
         option_heading("data"),
         option_string("data", &o->data, "GLOB",
                       "files to train on, comma-separated: llm.c shards, Megatron's .bin/.idx, any text, .jsonl (its "
@@ -241,13 +230,6 @@ static inline void add_run_options(OptionTable* table, Settings* o) {
                       "--resume"),
         option_int("sample-every", &o->sample_every, 0, big,
                    "let the model write every N steps and at the end; 0 = never"),
-    };
-    options_add(table, rows, sizeof rows / sizeof rows[0]);
-}
-
-static inline void add_checkpoint_options(OptionTable* table, Settings* o) {
-    const double big = 1e15;
-    const Option rows[] = {
         option_int("save-every", &o->save_every, 0, big,
                    "with --out: checkpoint every N steps and at the end; 0 = at the end only"),
         option_int("keep-last", &o->keep_last, 0, big,
@@ -303,13 +285,11 @@ static inline void add_generation_options(OptionTable* table, Settings* o) {
 static inline int settings_table(Option* table, Settings* o) {
     OptionTable all = {table, 0, MAX_OPTIONS};
     add_shape_options(&all, o);
-    add_weights_options(&all, o);
     add_data_options(&all, o);
     add_mesh_options(&all, o);
     add_async_options(&all, o);
     add_optimizer_options(&all, o);
     add_run_options(&all, o);
-    add_checkpoint_options(&all, o);
     add_generation_options(&all, o);
     return all.n;
 }

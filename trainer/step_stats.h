@@ -9,7 +9,7 @@ of memory, spans of a trace, and what is done about a loss or gradient that is n
 
 // Whether the host's clock measures the work. The host runs ahead of a GPU and waits for it only where a trace is
 // wanted, as that costs time.
-static inline bool measures_time(const Trainer* t) { return DEVICE_IS_HOST || t->tracing; }
+static inline bool measures_time(const Trainer* t) { return DEVICE_IS_HOST || t->world.trace; }
 
 // The time at which all work that was started is done.
 static inline double time_of_work(const Trainer* t) {
@@ -21,13 +21,13 @@ static inline double time_of_work(const Trainer* t) {
 // other stages at TIE and NORM) is part of it.
 static inline void trace_action(Trainer* t, Action action, double started) {
     char name[TRACE_NAME_BYTES];
-    if (!t->tracing) return;
+    if (!t->world.trace) return;
     device_synchronize();
     if (action.chunk >= 0 && t->schedule.config.v > 1)
         snprintf(name, sizeof name, "chunk %d %s", action.chunk, action_name(action.kind));
     else
         snprintf(name, sizeof name, "%s", action_name(action.kind));
-    trace_span(t->tracing, "compute", name, action.microbatch, started, seconds_now());
+    trace_span(t->world.trace, "compute", name, action.microbatch, started, seconds_now());
 }
 
 // Whether this rank counts the losses of its replica: one rank does.
@@ -66,7 +66,6 @@ static inline void handle_nonfinite_step(Trainer* t, int not_finite) {
     else
         append_text(text, sizeof text, "all gradients are finite; nothing was updated");
     free(list);
-    t->skipped = skips;
     t->skipped_in_row++;
     if (skips && t->skipped_in_row < MAX_SKIPPED_IN_ROW) {
         if (!is_main(t)) return;
@@ -76,9 +75,7 @@ static inline void handle_nonfinite_step(Trainer* t, int not_finite) {
     }
     if (skips) append_text(text, sizeof text, ". It is number %d in a row", MAX_SKIPPED_IN_ROW);
     append_text(text, sizeof text, ". Try a smaller --lr, a longer --warmup or a --clip");
-    const Scope scope = not_finite >= 0 ? t->stage.grads.scope : t->stats_scope;
-    if (scope == SCOPE_WORLD) comm_abort_all(&t->world, EXIT_RUN, text);
-    die_as_site(t, text);
+    die_together(t, not_finite >= 0 ? t->stage.grads.scope : t->stats_scope, text);
 }
 
 // The bytes that this rank has sent so far.

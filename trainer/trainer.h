@@ -21,9 +21,10 @@ ends all of them.
 #include "../util/trace.h"
 #include "watchdog.h"
 
+// Bytes sent in the three groups, by a rank or by all together.
 typedef struct {
-    double tensor, pipeline, data; // bytes sent in a step, by all ranks together
-    double inter_site;             // the part of data that went to other sites
+    double tensor, pipeline, data;
+    double inter_site; // the part of data that went to other sites
 } Bytes;
 
 // The tokens of all micro-batches of one execution of a schedule: all inputs, then all targets.
@@ -73,7 +74,7 @@ typedef struct {
     bool unsaved;                     // the last save has failed
     FILE* text;                       // where --generate writes, on rank 0
     Log log;                          // OUT/log.jsonl, on rank 0
-    Trace trace, *tracing;            // tracing: NULL where nothing is recorded
+    Trace trace;                      // with --trace, which the groups record in
     char* config;                     // the text of a file of options: settings point into it
     int64_t step;                     // updates done
     int64_t sequences;                // consumed: the position in the data
@@ -81,12 +82,10 @@ typedef struct {
     double started, loop_started;     // when the process began, and its first step
     int64_t first_step;               // of this process: updates done before
     Bytes first_bytes;                // sent before
-    bool ended;                       // resumed with nothing to train: the work after the last step is repeated
     double peak_flops;                // of all ranks, per second; 0: not known
-    bool skipped;                     // the last step, by --on-nan skip
-    int skipped_in_row;               // steps, of this process
+    int skipped_in_row;               // the last steps of this process, by --on-nan skip
     double bubble; // of the last step: time without work / time with work, mean of all ranks; NaN where not measured
-    Bytes bytes;   // of the last step
+    Bytes bytes;   // of the last step, sent by all ranks together
     Stop stop;
     bool stops; // the run ends after the last step that was made, as a signal has asked
 } Trainer;
@@ -100,31 +99,26 @@ static inline void enter_phase(Trainer* t, HeartbeatPhase phase) {
     heartbeat_phase(watchdog_row(&t->watch), phase, t->step);
 }
 
-// The first rank that has failed, whose reason is copied to *error on all ranks; -1: none has. status: 0, or the exit
-// status of the failure.
-static inline int first_failing_rank(Trainer* t, int status, Error* error) {
-    int32_t first = status == 0 ? INT32_MAX : t->world.rank;
+// The first rank that has failed, whose reason is copied to *error on all ranks; -1: none has.
+static inline int first_failing_rank(Trainer* t, bool ok, Error* error) {
+    int32_t first = ok ? INT32_MAX : t->world.rank;
     comm_all_reduce(&t->world, &first, 1, COMM_INT32, COMM_MIN);
     if (first == INT32_MAX) return -1;
-    Error mine = {};
-    if (first == t->world.rank) {
-        if (first > 0)
-            snprintf(mine.text, sizeof mine.text, "rank %d: %.900s", first, error->text);
-        else
-            snprintf(mine.text, sizeof mine.text, "%s", error->text);
+    if (first == t->world.rank && first > 0) {
+        const Error mine = *error;
+        snprintf(error->text, sizeof error->text, "rank %d: %.900s", first, mine.text);
     }
-    *error = mine;
     comm_broadcast(&t->world, error->text, sizeof error->text, COMM_BYTE, first);
     return first;
 }
 
-// Returns if no rank has failed; else ends the run on all ranks with the message of the first that did.
+// Returns if no rank has failed, status 0; else ends the run on all ranks with the message and the exit status of the
+// first that did.
 static inline void check_all_ranks_status(Trainer* t, int status, Error* error) {
-    const int first = first_failing_rank(t, status, error);
+    const int first = first_failing_rank(t, status == 0, error);
     if (first < 0) return;
-    int32_t told = status;
-    comm_broadcast(&t->world, &told, 1, COMM_INT32, first);
-    comm_abort_all(&t->world, told, error->text);
+    comm_broadcast(&t->world, &status, 1, COMM_INT32, first);
+    comm_abort_all(&t->world, status, error->text);
 }
 
 static inline void check_all_ranks(Trainer* t, bool ok, Error* error) {

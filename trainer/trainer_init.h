@@ -57,10 +57,9 @@ static inline bool parse_command_line(Trainer* t, int argc, char** argv) {
 }
 
 static inline void open_device(Trainer* t) {
-    const bool trains = settings_is_training(&t->settings);
     if (t->settings.dry_run) return;
     watchdog_open(&t->watch, &t->world, (double)t->settings.watchdog);
-    if (trains) stop_listen(); // else there is nothing to save
+    if (settings_is_training(&t->settings)) stop_listen(); // else there is nothing to save
     device_open(t->place.rank_here);
     if (t->settings.canonical) setenv("MATMUL_TIMING", "0", 0); // a choice by time is each process's own
     comm_open_device(&t->world);
@@ -132,9 +131,8 @@ static inline void plan_run(Trainer* t, const ModelConfig* model) {
 // Opens the loaders, evaluations and the export, to refuse errors before the run.
 static inline void open_loaders_and_exports(Trainer* t) {
     const Settings* o = &t->settings;
-    const bool trains = settings_is_training(o);
     Error error;
-    if (trains) open_loaders(t, held_out_blocks(o));
+    if (settings_is_training(o)) open_loaders(t, held_out_blocks(o));
     open_evaluations(t);
     if (o->generate) { // all ranks refuse a text of another vocabulary
         TokenList prompt = encode_prompt(t);
@@ -171,7 +169,7 @@ static inline void open_groups(Trainer* t) {
     stage->groups = &t->groups;
     Comm* list[GROUPS];
     groups_list(&t->groups, list);
-    for (int i = 0; i < GROUPS; i++) watchdog_group(&t->watch, list[i], t->world.rank);
+    for (int i = 0; i < GROUPS; i++) watchdog_group(&t->watch, list[i]);
     if (t->stats_scope == SCOPE_SITE) comm_open_thread(&t->groups.inter_site, false); // it executes its plans
     tensor_overlap_open(stage);
     for (int kind = 0; kind < PLAN_KINDS; kind++) {

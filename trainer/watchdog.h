@@ -169,14 +169,13 @@ static inline void watchdog_begin(Watchdog* w, HeartbeatRow* rows, int n, int se
 }
 
 // Writes the name and the members of a group into this rank's row. All members call it.
-static inline void watchdog_group(Watchdog* w, Comm* c, int rank) {
+static inline void watchdog_group(Watchdog* w, Comm* c) {
     enum { SHOWN = 8 };
     const int64_t counted = c->size_bytes; // no part of training
     HeartbeatRow* row = watchdog_row(w);
-    int32_t mine = rank;
     if (!row || c->size == 1 || row->groups == HEARTBEAT_GROUPS) return;
     int32_t* ranks = (int32_t*)checked_malloc((size_t)c->size * sizeof *ranks, "the watchdog");
-    comm_all_gather(c, ranks, &mine, 1, COMM_INT32);
+    comm_all_gather(c, ranks, &row->rank, 1, COMM_INT32);
     c->size_bytes = counted;
     c->row = row;
     c->row_group = row->groups++;
@@ -206,7 +205,7 @@ static inline void watchdog_open(Watchdog* w, Comm* world, double limit) {
                    world->rank, limit);
     if (fd >= 0) close(fd);
     comm_free(&machine);
-    watchdog_group(w, world, world->rank);
+    watchdog_group(w, world);
     world->row = watchdog_row(w);
 }
 

@@ -120,6 +120,34 @@ __attribute__((format(printf, 1, 2))) static inline void print_line(const char* 
     printf("%s\n", line);
 }
 
+// Prints words in lines of `width` columns: from `column` on, where the line is, then in indented lines.
+static inline void print_words(FILE* out, const char* words, int column, int indent, int width) {
+    const char* blank = ""; // before a word, except at the beginning of a line
+    while (*words) {
+        const int n = (int)strcspn(words, " ");
+        if (*blank && column + 1 + n > width) {
+            column = fprintf(out, "\n%*s", indent, "") - 1;
+            blank = "";
+        }
+        column += fprintf(out, "%s%.*s", blank, n, words);
+        blank = " ";
+        words += n + strspn(words + n, " ");
+    }
+    fputc('\n', out);
+}
+
+// Prints a line on stderr, behind the program's name, which goes on.
+__attribute__((format(printf, 1, 2))) static inline void print_message(const char* format, ...) {
+    char text[2048];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    hide_controls(text);
+    end_line();
+    fprintf(stderr, "%s: %s\n", process.name, text);
+}
+
 // Prints one line, in one call. All ranks find the same wrong arguments, so rank 0 reports them for all.
 __attribute__((format(printf, 2, 0))) static inline void die_v(int status, const char* format, va_list args) {
     char text[2048], rank[32] = "";
@@ -163,6 +191,9 @@ __attribute__((format(printf, 3, 4))) static inline void append_text(char* text,
     vsnprintf(text + used, size - used, format, args);
     va_end(args);
 }
+
+// The end of a noun with a number before it: "%d step%s", n, plural(n).
+static inline const char* plural(int64_t n) { return n == 1 ? "" : "s"; }
 
 // Appends a name to a list "a|b|...", of the values of an option.
 static inline void append_choice(char* text, size_t size, const char* name) {

@@ -133,7 +133,7 @@ typedef struct {
     size_t line_start; // plus the continuation bytes so far of this line, so that columns count
     uint32_t line;     // characters
     char* free;        // in the block of strings
-    uint32_t capacity; // of nodes
+    int capacity;      // of nodes
     Json* json;
     Error* error;
 } JsonParser;
@@ -316,18 +316,10 @@ static inline bool json_parse_children(JsonParser* p, int depth, uint32_t parent
     return true;
 }
 
-static inline bool json_grow_nodes(JsonParser* p) {
-    const uint32_t capacity = p->capacity < UINT32_MAX / 2 ? 2 * p->capacity : UINT32_MAX;
-    JsonNode* nodes = (JsonNode*)realloc(p->json->nodes, capacity * sizeof *nodes);
-    if (!nodes) return json_syntax(p, "out of memory for %u values", capacity);
-    p->json->nodes = nodes;
-    p->capacity = capacity;
-    return true;
-}
-
 // Parses one value, inside `depth` arrays and objects.
 static inline bool json_parse_value(JsonParser* p, int depth, const char* name, uint32_t name_bytes) {
-    if (p->json->count == p->capacity && !json_grow_nodes(p)) return false;
+    if (p->json->count == (uint32_t)p->capacity)
+        p->json->nodes = (JsonNode*)checked_grow(p->json->nodes, &p->capacity, 16, sizeof(JsonNode), "JSON");
     const uint32_t index = p->json->count++;
     JsonNode* node = &p->json->nodes[index]; // until a child moves the array
     memset(node, 0, sizeof *node);
@@ -351,36 +343,26 @@ static inline bool json_parse_value(JsonParser* p, int depth, const char* name, 
     return c == '-' || (c >= '0' && c <= '9') ? json_parse_number(p, node) : json_unexpected(p, "a value");
 }
 
-static inline bool json_parse_text(JsonParser* p) {
-    json_skip_space(p);
-    if (!json_parse_value(p, 0, NULL, 0)) return false;
-    json_skip_space(p);
-    return p->at == p->size || json_unexpected(p, "the end of the text");
-}
-
 // Reads a text of `size` bytes; `path` is its name in errors. On failure nothing has to be freed.
 static inline bool json_parse(Json* json, const char* path, const void* text, size_t size, Error* error) {
     memset(json, 0, sizeof *json);
     if (size >= UINT32_MAX) return fail(error, "%s: %zu bytes of JSON; 4 GB are the limit", path, size);
     const size_t path_bytes = strlen(path) + 1;
-    const uint32_t capacity = 16;
-    json->strings = (char*)malloc(path_bytes + size + 1);
-    json->nodes = (JsonNode*)malloc(capacity * sizeof *json->nodes);
-    if (!json->strings || !json->nodes) {
-        json_free(json);
-        return fail(error, "%s: out of memory for %zu bytes of JSON", path, size);
-    }
+    json->strings = (char*)checked_malloc(path_bytes + size + 1, path);
     memcpy(json->strings, path, path_bytes);
     json->path = json->strings;
-    JsonParser parser = {(const unsigned char*)text, size, 0, 0, 1, json->strings + path_bytes, capacity, json, error};
-    if (json_parse_text(&parser)) return true;
+    JsonParser parser = {(const unsigned char*)text, size, 0, 0, 1, json->strings + path_bytes, 0, json, error};
+    json_skip_space(&parser);
+    if (json_parse_value(&parser, 0, NULL, 0)) {
+        json_skip_space(&parser);
+        if (parser.at == size || json_unexpected(&parser, "the end of the text")) return true;
+    }
     json_free(json);
     return false;
 }
 
 // Reads a file. On failure nothing has to be freed.
 static inline bool json_open(Json* json, const char* path, Error* error) {
-    memset(json, 0, sizeof *json);
     MappedFile file;
     if (!file_map(&file, path, error)) return false;
     const bool ok = json_parse(json, path, file.data, file.size, error);

@@ -425,42 +425,20 @@ static inline void options_write(const Option* table, int n, FILE* out) {
 
 // ---- Help -------------------------------------------------------------------------------------------------------
 
-enum { HELP_WIDTH = 110, HELP_COLUMN = 32 };
+enum { HELP_WIDTH = 110, HELP_COLUMN = 35 };
 
-// "--name N"
-static inline void option_form(char* text, size_t size, const Option* o) {
+// Prints the help of one row, "--name N    words", with its present value as the default.
+static inline void option_help(const Option* o, FILE* out) {
     const char* placeholder = o->choices ? o->choices : "";
+    char value[4096], text[8192];
     if (o->type == OPTION_INT) placeholder = "N";
     if (o->type == OPTION_FLOAT) placeholder = "X";
-    snprintf(text, size, "--%s%s%s", o->name, *placeholder ? " " : "", placeholder);
-}
-
-// Prints words from `column` on, in lines of HELP_WIDTH that begin there.
-static inline void help_wrap(FILE* out, const char* words, int column) {
-    int at = column;
-    while (*words) {
-        const int n = (int)strcspn(words, " ");
-        if (at > column && at + 1 + n > HELP_WIDTH) {
-            fprintf(out, "\n%*s", column, "");
-            at = column;
-        }
-        at += fprintf(out, at > column ? " %.*s" : "%.*s", n, words);
-        words += n + strspn(words + n, " ");
-    }
-    fputc('\n', out);
-}
-
-// Prints the help of one row, with its present value as the default.
-static inline void option_help(const Option* o, FILE* out) {
-    char form[256], value[4096], text[8192];
-    option_form(form, sizeof form, o);
     option_text(value, sizeof value, o);
     snprintf(text, sizeof text, "%s%s%s%s", o->help, value[0] ? " [" : "", value, value[0] ? "]" : "");
-    const int room = HELP_COLUMN - (int)strlen(form);
-    fprintf(out, "  %s", form);
-    if (room < 0) fputc('\n', out);
-    fprintf(out, "%*s", room < 0 ? HELP_COLUMN + 3 : room + 1, "");
-    help_wrap(out, text, HELP_COLUMN + 3);
+    int column = fprintf(out, "  --%s%s%s", o->name, *placeholder ? " " : "", placeholder);
+    if (column >= HELP_COLUMN) column = fprintf(out, "\n") - 1;
+    fprintf(out, "%*s", HELP_COLUMN - column, "");
+    print_words(out, text, HELP_COLUMN, HELP_COLUMN, HELP_WIDTH);
 }
 
 // Prints the help of the whole table.

@@ -74,16 +74,13 @@ typedef struct {
     int64_t start, end; // nanoseconds from zero
 } TraceEvent;
 
-// Orders tracks by name, "compute" first.
-static inline int trace_compare_tracks(const char* a, const char* b) {
-    const int compute_a = strcmp(a, "compute") == 0, compute_b = strcmp(b, "compute") == 0;
-    return compute_a != compute_b ? compute_b - compute_a : strcmp(a, b);
-}
-
-// Orders events by track, then by begin, then by end; of two equal ones the one recorded first.
+// Orders events by the name of their track, "compute" first, then by begin, then by end; of two equal ones the one
+// recorded first.
 static inline int trace_compare(const void* left, const void* right) {
     const TraceEvent *a = (const TraceEvent*)left, *b = (const TraceEvent*)right;
-    const int tracks = trace_compare_tracks(a->span->track, b->span->track);
+    const int compute_a = strcmp(a->span->track, "compute") == 0, compute_b = strcmp(b->span->track, "compute") == 0;
+    const int tracks = strcmp(a->span->track, b->span->track);
+    if (compute_a != compute_b) return compute_b - compute_a;
     if (tracks != 0) return tracks;
     if (a->start != b->start) return a->start < b->start ? -1 : 1;
     if (a->end != b->end) return a->end < b->end ? -1 : 1;
@@ -104,13 +101,16 @@ static inline TraceEvent* trace_sorted(const TraceSpan* spans, int64_t n, double
 
 // ---- The file ---------------------------------------------------------------------------------------------------
 
-// All functions that write return false when writing has failed: now, or earlier to the same file.
-static inline bool trace_begin_file(FILE* out) {
+static inline void trace_begin_file(FILE* out) {
     // Rank 0's position is here, so that every other event can begin with a comma.
     fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
           "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":0,\"tid\":0,\"args\":{\"sort_index\":0}}",
           out);
-    return !ferror(out);
+}
+
+// A name and a number; number < 0: the name alone.
+static inline void trace_name(char* text, size_t size, const char* name, int64_t number) {
+    snprintf(text, size, number < 0 ? "%s" : "%s %lld", name, (long long)number);
 }
 
 // Writes the metadata of a "process" or a "thread" of it: its name, and its position from above.
@@ -127,20 +127,14 @@ static inline void trace_write_place(FILE* out, const char* what, int rank, int6
 // Writes the name of thread k, from 0, of a track: "tensor", "tensor 2", ...
 static inline void trace_write_thread(FILE* out, int rank, int64_t thread, const char* track, int64_t k) {
     char name[TRACE_TRACK_BYTES + 24];
-    if (k == 0)
-        snprintf(name, sizeof name, "%s", track);
-    else
-        snprintf(name, sizeof name, "%s %lld", track, (long long)k + 1);
+    trace_name(name, sizeof name, track, k > 0 ? k + 1 : -1);
     trace_write_place(out, "thread", rank, thread, name, thread);
 }
 
 static inline void trace_write_event(FILE* out, int rank, int64_t thread, const TraceEvent* event) {
     const TraceSpan* span = event->span;
     char name[TRACE_NAME_BYTES + 16];
-    if (span->number < 0)
-        snprintf(name, sizeof name, "%s", span->name);
-    else
-        snprintf(name, sizeof name, "%s %d", span->name, span->number);
+    trace_name(name, sizeof name, span->name, span->number);
     fputs(",\n{\"name\":", out);
     json_write_string(out, name);
     fprintf(out, ",\"ph\":\"X\",\"pid\":%d,\"tid\":%lld,\"ts\":%.3f,\"dur\":%.3f}", rank, (long long)thread,
@@ -149,7 +143,7 @@ static inline void trace_write_event(FILE* out, int rank, int64_t thread, const 
 
 // Writes the n spans of one rank, and how many it dropped. label: "rank 3: t 1 p 0 d 1". zero: the rank's. Each rank is
 // written once, in any order. Ends the program when out of memory.
-static inline bool trace_write_rank(FILE* out, int rank, const char* label, const TraceSpan* spans, int64_t n,
+static inline void trace_write_rank(FILE* out, int rank, const char* label, const TraceSpan* spans, int64_t n,
                                     int64_t dropped, double zero) {
     char name[256];
     if (dropped == 0)
@@ -175,14 +169,11 @@ static inline bool trace_write_rank(FILE* out, int rank, const char* label, cons
     }
     free(end);
     free(events);
-    return !ferror(out);
 }
 
-// Ends and flushes the file; the caller closes it, and checks that. about: NULL or a JSON object that describes the
-// run.
+// Ends and flushes the file, which the caller closes. False if this or earlier writing has failed. about: a JSON object
+// that describes the run.
 static inline bool trace_end_file(FILE* out, const char* about) {
-    fputs("\n]", out);
-    if (about) fprintf(out, ",\n\"otherData\":%s", about);
-    fputs("}\n", out);
+    fprintf(out, "\n],\n\"otherData\":%s}\n", about);
     return fflush(out) == 0 && !ferror(out);
 }

@@ -74,7 +74,7 @@ static void read_settings(Read* read, const char* line, int ranks) {
     check_settings(o);
     settings_schedule(o, option_given(table, n, "schedule"));
     read->parallel = settings_parallel(o, 0, ranks);
-    read->config = settings_async(o, &read->parallel.mesh);
+    if (!settings_async(&read->config, o, read->parallel.mesh.sites, &error)) die_usage("%s", error.text);
 }
 
 // The same where it may be refused: what is said goes to text.

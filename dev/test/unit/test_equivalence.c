@@ -486,7 +486,8 @@ static bool copies_agree(Trainer* t) {
 }
 
 static double traffic_error(Trainer* t) {
-    const Traffic sum = traffic_of_mesh(t, NULL, 0);
+    SiteTraffic sites;
+    const Traffic sum = traffic_of_mesh(t, &sites, 0);
     return fmax(fabs(t->bytes.tensor - sum.layers - sum.ends),
                 fmax(fabs(t->bytes.pipeline - sum.pipeline - sum.tied), fabs(t->bytes.data - sum.data)));
 }

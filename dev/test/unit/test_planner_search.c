@@ -502,12 +502,13 @@ static bool is_accepted(Settings o, const ModelConfig* model, int T, const StepS
         Settings own = o;
         Stage stage;
         const ParallelConfig parallel = settings_parallel(&own, r, ranks);
-        const AsyncConfig rounds = settings_async(&own, &parallel.mesh);
+        AsyncConfig rounds;
         settings_batch(&own);
         const int m = (int)(own.global_batch / parallel.mesh.d / own.micro_batch);
         const PipelineConfig plan = {(ScheduleKind)own.schedule, parallel.mesh.p, parallel.v, m,
                                      parallel.zero == 2,         model->tied};
-        ok = same_mesh(&parallel, &s->parallel) && own.micro_batch == s->B && own.global_batch == s->batch;
+        ok = settings_async(&rounds, &own, parallel.mesh.sites, &error);
+        ok = ok && same_mesh(&parallel, &s->parallel) && own.micro_batch == s->B && own.global_batch == s->batch;
         ok = ok && parallel_check(&parallel, model, T, &error);
         ok = ok && plan.kind == s->schedule;
         ok = ok && same_exchange(&rounds, &s->methods.async) && !own.allreduce == !s->methods.allreduce;

@@ -71,12 +71,12 @@ static Read* read_parts(const Part* parts, int count) {
     Error error;
     FILE* out = open_memstream(&text, &size);
     if (!out) die("test_trace: no memory for a file");
-    bool ok = trace_begin_file(out);
+    trace_begin_file(out);
     for (int i = 0; i < count; i++) {
         const Part* p = &parts[i];
-        ok = trace_write_rank(out, p->rank, p->label, p->spans, p->n, p->dropped, p->zero) && ok;
+        trace_write_rank(out, p->rank, p->label, p->spans, p->n, p->dropped, p->zero);
     }
-    ok = trace_end_file(out, NULL) && ok;
+    const bool ok = trace_end_file(out, "{}");
     if (fclose(out) != 0 || !ok) die("test_trace: writing to memory failed");
     if (!json_parse(&json, "the trace", text, size, &error)) die("test_trace: %s", error.text);
     free(text);
@@ -332,7 +332,8 @@ static void test_about(void) {
     size_t size = 0;
     FILE* out = open_memstream(&text, &size);
     if (!out) die("test_trace: no memory for a file");
-    const bool ok = trace_begin_file(out) && trace_end_file(out, "{\"p\":2}") && fclose(out) == 0;
+    trace_begin_file(out);
+    const bool ok = trace_end_file(out, "{\"p\":2}") && fclose(out) == 0;
     Json json;
     Error error;
     int64_t p = 0;
@@ -373,23 +374,18 @@ static void test_full(int64_t capacity) {
     trace_free(&trace);
 }
 
-// A disk without room: reported by the call that meets it, and by all later ones.
+// A disk without room: reported at the end of the file, whichever call meets it.
 static void test_failure(void) {
     const TraceSpan span = {"compute", "forward", -1, 1, 2};
-    FILE* full = fopen("/dev/full", "w");
-    if (!full) {
-        printf("skipped: there is no /dev/full\n");
-        return;
-    }
-    check(trace_begin_file(full) && trace_write_rank(full, 0, "rank 0", &span, 1, 0, 0) && !trace_end_file(full, NULL),
-          "a full disk: reported at the end, when all was in the buffer");
-    fclose(full);
-    for (int what = 0; what < 2; what++) {
-        full = fopen("/dev/full", "w");
-        setvbuf(full, NULL, _IONBF, 0);
-        check(what ? !trace_write_rank(full, 0, "rank 0", &span, 1, 0, 0)
-                   : !trace_begin_file(full) && !trace_end_file(full, NULL),
-              "a full disk: reported at once, and at the end, though nothing is left to be flushed");
+    const int ways = access("/dev/full", W_OK) == 0 ? 2 : 0;
+    if (!ways) printf("skipped: there is no /dev/full\n");
+    for (int buffered = 0; buffered < ways; buffered++) {
+        FILE* full = fopen("/dev/full", "w");
+        if (!buffered) setvbuf(full, NULL, _IONBF, 0);
+        trace_begin_file(full);
+        trace_write_rank(full, 0, "rank 0", &span, 1, 0, 0);
+        check(!trace_end_file(full, "{}"), "a full disk, reported at the end, where %s",
+              buffered ? "all was in the buffer" : "nothing is left to be flushed");
         fclose(full);
     }
 }

@@ -294,7 +294,7 @@ static void check_same_launch(void) {
     const int64_t before = world.size_bytes;
     watchdog_open(&w, &world, 1000);
     Comm pairs = comm_split(&world, world.rank / 2, -world.rank, "pairs", COMM_WIDE); // the other way round
-    watchdog_group(&w, &pairs, world.rank);
+    watchdog_group(&w, &pairs);
     bool ok = w.n == world.size && w.self == world.rank && world.size_bytes == before;
     const int mate = world.rank % 2 ? world.rank - 1 : world.rank + 1;
     if (pairs.size == 2) heartbeat_wait(pairs.row, COMM_SEND, pairs.row_group, 0); // the larger one
