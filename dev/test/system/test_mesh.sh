@@ -146,8 +146,7 @@ refuses 2 "--dp" 3 "${small[@]}"
 refuses 2 "--micro-batch" 2 "${model[@]}" "${data[@]}" --global-batch 8 --micro-batch 3
 refuses 2 "mesh0" 2 "${small[@]}" --out mesh0
 refuses 2 "--seed" 2 "${run[@]}" --seed 7 --out mesh0 --resume --pp 2
-launch 4 "$sanitized" "${small[@]}" --tp 4 --ffn 130
-ended 2 "--ffn" "4 ranks, sanitized, --ffn 130"
+refuses 2 "--config nowhere.txt" 2 --config nowhere.txt
 
 # ---- schedules
 while read -r schedule v halves; do
@@ -190,11 +189,8 @@ check "the same with sanitizers" "[ $status = 0 ]"
 launch 4 "$train" "${short[@]}" --steps 2 --dp 4 --allreduce 2d-ring --topology torus:2x2
 check "2d-ring: what it sends, counted and by formula" "grep -q 'and more  *\([0-9.]*\)  *\1$' out"
 refuses 2 "--allreduce" 2 "${small[@]}" --tp 2 --allreduce ring
-refuses 2 "mash" 2 "${small[@]}" --allreduce mash
 refuses 2 "torus:2x2" 2 "${small[@]}" --allreduce ring --topology torus:2x2
 refuses 2 "--topology, --allreduce" 2 "${small[@]}" --topology ring:2
-printf 'ranks 3\nlink 0 1\n' >parted.txt
-refuses 2 "parted.txt" 3 --global-batch 6 "${model[@]}" "${data[@]}" --allreduce ring --topology parted.txt
 
 # ---- CAAT-Net: a model of four tensor ranks is the same on four, two and one; on another number of them it is not
 caat=(--caat-fraction 0.4 --caat-ranks 4)

@@ -144,6 +144,7 @@ def test_conversions(work):
     convert("bf16 in two files to float32", "t=2 p=2 v=2", f"{work}/bf16", f"{work}/bf16.1", bf16)
     convert("bf16 to float32", "d=2", f"{work}/bf16", f"{work}/bf16.2", bf16, "--seq", "8")
     convert("gpt2 to a folder", "p=2", f"{work}/f32", f"{work}/f32.2", f32)
+    check(ends_of(f"{work}/f32.1") == ["nothing"] * 3, "whose config.json has no ends of a text: none are written")
     for tied, name, dtype in ((False, "llama", "F32"), (True, "llama, tied", "BF16")):
         config = {**LLAMA, "tie_word_embeddings": tied}
         model = make_model(config, dtype, 4 + tied)
@@ -174,10 +175,13 @@ def test_refused(work):
     write(b"PK\x03\x04" + bytes(200), work, "foreign/pytorch_model.bin")
     shutil.copytree(f"{work}/f32", f"{work}/text")
     write("{}", work, "text/tokenizer.json")
+    shutil.copytree(f"{work}/f32", f"{work}/nested")
+    os.mkdir(f"{work}/nested/generation_config.json")
     for what, word, name, *options in (
             ("a place that is taken", "already", "f32", "--export", f"{work}/f16"),
             ("a place that is not there", "cannot write", "f32", "--export", f"{work}/no/where"),
             ("a name of the hub, or of nothing", "hf download", "openai-community/gpt2"),
+            ("a folder for a file", "generation_config.json", "nested", "--export", f"{work}/no"),
             ("another format", "save_pretrained", "foreign"),
             ("another format", "save_pretrained", "foreign/pytorch_model.bin"),
             ("a text, and a vocabulary that is none", "tokenizer.json", "text", "--data", __file__, "--steps", "1")):
@@ -321,13 +325,6 @@ def test_whole_other_vocabulary(work):
     check(has(f"{work}/unread.export", unread), "goes along")
 
 
-# Where config.json has no ends of a text, as in test_conversions, none are written.
-def test_whole_defaults(work):
-    check(ends_of(f"{work}/f32.1") == ["nothing"] * 3, "a gpt2 that says nothing ends nowhere")
-    os.mkdir(f"{work}/f32/generation_config.json")
-    refused("a folder for a file", 1, "generation_config.json", "--init", f"{work}/f32", "--export", f"{work}/no")
-
-
 # One name, other files: every rank has a folder of its own, in which it looks for --init.
 def test_ranks_differ(work):
     into = 'cd "$0/${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" && exec "$@"'
@@ -376,7 +373,7 @@ def test_strangers(work):
 def main():
     with tempfile.TemporaryDirectory() as work:
         for test in (test_conversions, test_refused, test_checkpoints, test_whole_bytes, test_whole_vocabulary,
-                     test_whole_pretrained, test_whole_other_vocabulary, test_whole_defaults, test_strangers):
+                     test_whole_pretrained, test_whole_other_vocabulary, test_strangers):
             test(work)
         if MPI:
             test_ranks_differ(work)
