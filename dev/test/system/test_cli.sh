@@ -10,9 +10,7 @@ train=$PWD/$BUILD/sanitized/train_gpt
 fast=$PWD/train_gpt
 plan=$PWD/plan
 tokenize=$PWD/$BUILD/sanitized/tokenize
-clusters=$PWD/planner/clusters
 reference=$PWD/dev/test/reference
-version=$PWD/$BUILD/version
 source=$PWD
 . dev/test/system/checks.sh
 work=$(mktemp -d)
@@ -39,8 +37,6 @@ logged() {
 lines = [json.loads(line) for line in open(sys.argv[1] + "/log.jsonl")]
 print(eval(sys.argv[2]))' "$@"
 }
-# same_weights FOLDER FOLDER: the checkpoints have the same weights and the same state of the optimizer
-same_weights() { for f in model optimizer; do cmp "$1/$f.safetensors" "$2/$f.safetensors" || return 1; done; }
 
 common="--heads 2 --seq 32 --micro-batch 2 --warmup 2"
 small="--hidden 32 --layers 2 $common"
@@ -98,8 +94,8 @@ check "--log-every prints some, and logs all" \
     "[ \"\$(sed -n 's/^step *\([0-9]*\).*/\1/p' out | tr '\n' ' ')\" = '5 7 10 14 15 20 ' ] &&
     [ \$(wc -l <every/log.jsonl) = 20 ]"
 check "--version says one: $($fast --version)" \
-    "$fast --version | grep -qx \"train_gpt \$(cat "$version"), fp32, by [A-Za-z].*\" && [ \"\$($plan --version |
-    sed 's/ .*//')\" = plan ]"
+    "$fast --version | grep -qx \"train_gpt \$(cat '$source/$BUILD/version'), fp32, by [A-Za-z].*\" &&
+    [ \"\$($plan --version | sed 's/ .*//')\" = plan ]"
 staged=$work/staged
 check "make install copies the programs, which run there" \
     "make -s -C $source BUILD=$BUILD PREFIX=/opt DESTDIR=$staged install >out 2>err &&
@@ -366,7 +362,7 @@ planned
 planned $shape --gpus 4 --kv-heads 2 --global-batch 8 --recompute full
 planned --model gpt3-1008B --cluster selene --gpus 3072 --global-batch 3072 --tp 8 --pp 64 --zero 1 --rows 3 --margin 2
 check "  with three rows, the fastest first" "[ \$(sed -n '/^ *t   p/,/^\$/p' out | grep -c '^[* ] *[0-9]') = 3 ]"
-planned --model gpt2-124M --cluster "$clusters/selene.txt" --gpus 8 --schedule zb-v --pp 2 --micro-batch 2
+planned --model gpt2-124M --cluster $source/planner/clusters/selene.txt --gpus 8 --schedule zb-v --pp 2 --micro-batch 2
 # has TEXT: the command of the plan ends with it
 has() { check "  the command has all of it" "grep -q -- '$1\$' <<<'$command'"; }
 planned --gpus 16 --global-batch 32 --micro-batch 2 --tp 2 --pp 2 --vpp 3 --schedule interleaved --zero 1 --rows 1 \

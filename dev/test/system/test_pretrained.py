@@ -2,22 +2,20 @@
 """
 test_pretrained.py: weights of other programs, in and out, on meshes. Nothing but Python's standard library.
 
-    dev/test/system/test_pretrained.py [PROGRAM]      the current folder is the project's, ./train_gpt is built;
-                                                      MPIRUN="": one rank only
+    dev/test/system/test_pretrained.py      in the project's folder, ./train_gpt is built; MPIRUN="": one rank only
 
 Files are written and read here by their description (Hugging Face's safetensors, one file or several, float32, bf16 or
 fp16), and train_gpt turns each into another on one rank or a mesh: --init, --steps 0, --export. Every number has to
 have the same bits. Then what has to be refused: contradictions between the command line and the weights, damaged files,
 places that are taken. Logits: check_transformers.py.
 """
-import json, math, os, random, shutil, struct, subprocess, sys, tempfile
+import json, math, os, random, shutil, struct, subprocess, tempfile
 from array import array
 
-from checks import check, finish, launch, read_safetensors, write_shard
+from checks import TRAIN, check, finish, launch, read, read_safetensors, write_shard
 from check_checkpoint import shapes
 
 L, C, NH, V, T, F = 4, 24, 4, 67, 16, 40
-PROGRAM = sys.argv[1] if len(sys.argv) > 1 else "./train_gpt"
 MPI = os.environ.get("MPIRUN") != ""
 
 
@@ -65,11 +63,6 @@ def write(text, *path):
         f.write(text if isinstance(text, bytes) else (text if isinstance(text, str) else json.dumps(text)).encode())
 
 
-def read(*path):
-    with open("/".join(path)) as f:
-        return f.read()
-
-
 def write_safetensors(path, tensors, dtype):
     header, data = {"__metadata__": {"format": "pt"}}, b""
     for name, (shape, numbers) in tensors.items():
@@ -111,12 +104,12 @@ SIZE = ["--layers", "1", "--hidden", "8", "--heads", "2", "--seq", "16", "--warm
 
 
 def runs(what, *options, ranks=1):
-    done = launch(PROGRAM, *options, ranks=ranks)
+    done = launch(TRAIN, *options, ranks=ranks)
     return check(done.returncode == 0, f"{what} {done.stderr if done.returncode else ''}") and done
 
 
 def refused(what, status, word, *options, ranks=1):
-    done = launch(PROGRAM, *options, ranks=ranks)
+    done = launch(TRAIN, *options, ranks=ranks)
     check(done.returncode == status and word in done.stderr and "Sanitizer" not in done.stderr,
           f"{what}, {ranks} ranks: {done.returncode} {done.stderr[:300].strip()}")
 
@@ -343,7 +336,7 @@ def test_ranks_differ(work):
             for rank in (0, 1):
                 write_folder(f"{place}/{rank}/model", GPT2, model, "BF16")
             change(f"{place}/1/model")
-            done = launch("sh", "-c", into, place, os.path.abspath(PROGRAM), *mesh, "--init", "model", "--steps", "0",
+            done = launch("sh", "-c", into, place, TRAIN, *mesh, "--init", "model", "--steps", "0",
                           "--export", f"{place}/out", ranks=2)
             words = [line for line in done.stderr.split("\n") if line.startswith("train_gpt: ")]
             good = done.returncode == 0 if what == "nothing" else (
@@ -361,7 +354,7 @@ def test_strangers(work):
         refused(what, 1, "already", *SIZE, "--steps", "1", "--export", f"{work}/{name}")
     check(read(own) == "mine", "which stay")
     path = f"{work}/later"
-    run = subprocess.Popen([PROGRAM, *SIZE, "--steps", "2000", "--export", path], stdout=subprocess.PIPE,
+    run = subprocess.Popen([TRAIN, *SIZE, "--steps", "2000", "--export", path], stdout=subprocess.PIPE,
                            stderr=subprocess.PIPE, text=True)
     for line in run.stdout:
         if line.startswith("step ") and not os.path.exists(path):

@@ -32,7 +32,7 @@ MODEL = "--layers 4 --hidden 16 --heads 4 --seq 16 --micro-batch 1 --global-batc
 SECONDS = int(os.environ.get("TORTURE_PATIENCE", "90"))  # for a run: it takes a few
 TIMES = ("step_ms", "tokens_per_s", "mfu", "bubble", "peak_mem_bytes")  # of log.jsonl; these differ from run to run
 BESIDE = ("best", "log.jsonl", "options.txt")  # a run's other files
-MPI = False  # set by main
+MPI = b"MPI_Init" in Path(TRAIN).read_bytes() and os.environ.get("MPIRUN", "mpirun") != ""
 
 # ---- A run, as processes -----------------------------------------------------------------------------------------
 
@@ -514,7 +514,6 @@ def calls(rng, short):
 # ---- The command line --------------------------------------------------------------------------------------------
 
 def main():
-    global MPI
     parser = argparse.ArgumentParser()
     for name, usual in (("--kills", 200), ("--broken", 500), ("--minutes", 15), ("--seed", int(time.time()))):
         parser.add_argument(name, type=int, default=usual)
@@ -523,7 +522,6 @@ def main():
     o = parser.parse_args()
     rng = random.Random(o.seed)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing is left behind
-    MPI = b"MPI_Init" in Path(TRAIN).read_bytes() and os.environ.get("MPIRUN", "mpirun") != ""
     started = time.monotonic()
     deadline = lambda share: started + 60 * o.minutes * (1 if o.only else share)  # of the time, when a part ends
     print(f"seed {o.seed}", flush=True)
