@@ -17,8 +17,47 @@ trap 'rm -rf "$work"' EXIT
 cd "$work"
 export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_backing_directory=$work
 
+common="--arch gpt2 --layers 4 --hidden 32 --heads 4 --seq 32 --micro-batch 1 --global-batch 8 --data text.txt --steps 6
+    --lr 2e-3 --min-lr 1e-4 --warmup 2 --decay cosine --seed 7 --eval-every 2 --eval-sequences 8 --sample-every 0
+    --save-every 0 --keep-last 0 --check-replicas-every 0 --out out"
+
+# run RANKS OPTIONS: one training, stdout to text. Of an option that is given twice the last value counts.
+run() {
+    local launch=() defaults=$common
+    [[ $2 != *--generate* ]] || defaults=""
+    [ "$1" = 1 ] || launch=("${train%/*}/scripts/mpirun.sh" -np "$1" env OMP_NUM_THREADS=1)
+    # shellcheck disable=SC2086  # words
+    timeout -k 5 120 "${launch[@]}" "$train" $defaults $2 >text 2>errors </dev/null && return
+    head -c 600 errors >&2
+    return 1
+}
+
+hash() { sha256sum | cut -c 1-20; }
+# result OPTIONS: "LOG WEIGHTS LOSS" of the run that has just ended
+result() {
+    local log
+    log=$(cat {out,again}/log.jsonl 2>/dev/null | grep -o '"\(step\|loss\|val_loss\|grad_norm\|lr\|tokens\)":[^,}]*')
+    echo "$(hash <<<"$log") $({
+        find {out,again}/step_* weights* 2>/dev/null | grep 'model.safetensors$' | sort |
+            while read -r model; do tail -c +$(($(od -An -tu8 -N8 "$model") + 9)) "$model"; done
+        [[ $* != *--generate* ]] || cat text
+    } | hash) $(grep '^"loss"' <<<"$log" | tail -n 1 | cut -d : -f 2)"
+}
+
+seq 12000 >text.txt
 # NAME | RANKS | OPTIONS [then OPTIONS]: what follows "then" resumes the run, perhaps on another mesh.
-cases=$(cat <<'END'
+while read -r name _ ranks _ text; do
+    [[ $name == *"$word"* ]] || continue
+    rm -rf out again weights*
+    again=${text##* then }
+    [[ $text == *" --init "* ]] || again="$again --resume"
+    [[ $text == *" then "* ]] || again=""
+    if run "$ranks" "${text%% then *}" && { [ -z "$again" ] || run "$ranks" "$again"; }; then
+        echo "$name $(result "$text")"
+    else
+        echo "$name failed"
+    fi | tee -a recorded
+done <<'CASES'
 gpt2            | 1 |
 llama           | 1 | --arch llama --kv-heads 2 --decay linear
 recompute       | 1 | --recompute full --global-batch 6
@@ -58,50 +97,7 @@ resume-caat     | 2 | --caat-fraction 0.5 --tp 2 --steps 3 then --caat-fraction 
 init            | 2 | --steps 2 --dp 2 then --tp 2 --out again --init out/best --steps 4
 export          | 2 | --tp 2 --export weights
 generate        | 2 | --tp 2 then --tp 2 --init out/best --generate abc --max-new-tokens 40 --top-k 20 --top-p 0.9
-END
-)
-
-common="--arch gpt2 --layers 4 --hidden 32 --heads 4 --seq 32 --micro-batch 1 --global-batch 8 --data text.txt --steps 6
-    --lr 2e-3 --min-lr 1e-4 --warmup 2 --decay cosine --seed 7 --eval-every 2 --eval-sequences 8 --sample-every 0
-    --save-every 0 --keep-last 0 --check-replicas-every 0 --out out"
-
-# run RANKS OPTIONS: one training, stdout to text. Of an option that is given twice the last value counts.
-run() {
-    local launch=() defaults=$common
-    [[ $2 != *--generate* ]] || defaults=""
-    [ "$1" = 1 ] || launch=("${train%/*}/scripts/mpirun.sh" -np "$1" env OMP_NUM_THREADS=1)
-    # shellcheck disable=SC2086  # words
-    timeout -k 5 120 "${launch[@]}" "$train" $defaults $2 >text 2>errors </dev/null && return
-    head -c 600 errors >&2
-    return 1
-}
-
-hash() { sha256sum | cut -c 1-20; }
-# result OPTIONS: "LOG WEIGHTS LOSS" of the run that has just ended
-result() {
-    local log
-    log=$(cat {out,again}/log.jsonl 2>/dev/null | grep -o '"\(step\|loss\|val_loss\|grad_norm\|lr\|tokens\)":[^,}]*')
-    echo "$(hash <<<"$log") $({
-        find {out,again}/step_* weights* 2>/dev/null | grep 'model.safetensors$' | sort |
-            while read -r model; do tail -c +$(($(od -An -tu8 -N8 "$model") + 9)) "$model"; done
-        [[ $* != *--generate* ]] || cat text
-    } | hash) $(grep '^"loss"' <<<"$log" | tail -n 1 | cut -d : -f 2)"
-}
-
-seq 12000 >text.txt
-while IFS='|' read -r name ranks text; do
-    name=${name// /} ranks=${ranks// /}
-    [[ $name == *"$word"* ]] || continue
-    rm -rf out again weights*
-    again=${text##* then }
-    [[ $text == *" --init "* ]] || again="$again --resume"
-    [[ $text == *" then "* ]] || again=""
-    if run "$ranks" "${text%% then *}" && { [ -z "$again" ] || run "$ranks" "$again"; }; then
-        echo "$name $(result "$text")"
-    else
-        echo "$name failed"
-    fi | tee -a recorded
-done <<<"$cases"
+CASES
 [ "$command" != record ] || cp recorded "$file"
 if grep " failed$" recorded; then exit 1; fi
 grep "^[^ ]*$word" "$file" | diff - recorded && echo "$(wc -l <recorded) cases, the same bits"

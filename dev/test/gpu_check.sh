@@ -40,7 +40,7 @@ while [ $# -gt 0 ]; do
     case $1 in
     --only | --models | --steps) [ $# -gt 1 ] || usage "$1 needs a value" ;;&
     --steps) steps=$2 && shift ;;
-    --only) only=$(echo "$2" | tr ',' ' ') && shift ;;
+    --only) only=${2//,/ } && shift ;;
     --models) models=$2 && shift ;;
     --list) list=yes ;;
     --built) built=yes ;;
@@ -50,9 +50,9 @@ while [ $# -gt 0 ]; do
     shift
 done
 for part in $only; do
-    case " $all_parts " in *" $part "*) ;; *) usage "--only $part is not known" ;; esac
+    [[ " $all_parts " = *" $part "* ]] || usage "--only $part is not known"
 done
-wants() { case " $only " in *" $1 "*) ;; *) return 1 ;; esac }
+wants() { [[ " $only " = *" $1 "* ]]; }
 
 programs_of() { # PART: what it builds, as PRECISION/PROGRAM
     case $1 in
@@ -74,8 +74,7 @@ all_programs() { for one in $only; do programs_of "$one"; done | tr ' ' '\n' | s
 logs=$BUILD/gpu_check/logs
 out=${out:-$BUILD/gpu_check}
 bin=$BUILD/cuda
-started=$SECONDS
-left() { echo $((${SECONDS_LIMIT:-540} - SECONDS + started)); }
+left() { echo $((${SECONDS_LIMIT:-540} - SECONDS)); }
 mkdir -p "$logs" "$out" || exit 1
 declare -A rows=([ok]=0 [FAIL]=0 ["timed out"]=0 ["left out"]=0)
 log="" running="" watcher=""
@@ -162,21 +161,21 @@ at_end() {
     [ -z "$running$watcher" ] || kill $running $watcher 2>/dev/null
     write_report
     echo "${rows[ok]} passed, ${rows[FAIL]} failed, ${rows[timed out]} timed out, ${rows[left out]} left out," \
-        "$((SECONDS - started)) s; $out/report.txt, $out/logs.tar.gz"
+        "$SECONDS s; $out/report.txt, $out/logs.tar.gz"
 }
 
 # ---- the machine
 PATH=$PATH:/usr/local/nvidia/bin:/usr/local/cuda/bin
 command -v nvidia-smi >/dev/null || { echo "gpu_check.sh: there is no nvidia-smi here: no GPU" >&2; exit 1; }
-query() { nvidia-smi --query-gpu="$1" --format="csv,noheader${2:-}" | head -n 1; }
+query() { nvidia-smi --query-gpu="$1" --format=csv,noheader | head -n 1; }
 capability=$(query compute_cap | tr -d '. ')
-memory=$(query memory.total ,nounits) # MiB
+memory=$(query memory.total | tr -dc 0-9) # MiB
 # Hopper's own instructions (wgmma) are only made for the architecture "90a", and run on nothing else.
 arch=native families=mma
 [ "$capability" != 90 ] || arch=90a families="mma wgmma"
 card=name,driver_version,memory.total,clocks.max.sm,clocks.sm,power.draw,temperature.gpu
 commit=${COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)} # COMMIT: for a copy without .git
-export BUILD log arch
+export BUILD arch
 
 # nccl_ranks N PROGRAM...: by NCCL_HOSTID each rank seems to be on a host of its own, so that NCCL lets them share a GPU
 nccl_ranks() {
@@ -223,12 +222,10 @@ kernels() {
 
 # A shard of tokens for one step of any model, and some more: some are much more frequent than others, as in texts.
 make_tokens() {
-    [ -s "$logs/tokens.bin" ] || python3 -c '
-import array, random, sys
+    [ -s "$logs/tokens.bin" ] || PYTHONPATH=dev/test/system python3 -c '
+import checks, random, sys
 random.seed(1)
-tokens = array.array("H", (int(32000 * random.random() ** 4) for _ in range(1 << 20)))
-open(sys.argv[1], "wb").write(array.array("i", [20240520, 1, len(tokens), *[0] * 253]).tobytes() + tokens.tobytes())' \
-        "$logs/tokens.bin"
+checks.write_shard(sys.argv[1], [int(32000 * random.random() ** 4) for _ in range(1 << 20)])' "$logs/tokens.bin"
 }
 
 # Two steps of GPT-2 124M with micro-batches of 64, whose logits are 3.3 G numbers, beside 16.
@@ -239,12 +236,12 @@ many_logits() {
     for micro in 16 64; do
         step 90 "micro-batches of $micro" "$bin/bf16/train_gpt" --data "$logs/tokens.bin" --model gpt2-124M --seq 1024 \
             --vocab 50304 --micro-batch $micro --global-batch 64 --steps 2 --warmup 1 --eval-every 0 --sample-every 0
-        sed -n 's/^step.* loss \([0-9.]*\) | norm \([0-9.]*\) .*/\1 \2/p' "$(log_of "micro-batches of $micro")" \
-            >"$log/steps_$micro"
     done
-    paste -d ' ' "$log"/steps_{16,64} | awk '{ for (i = 1; i <= 2; i++) wrong += ($i - $(i + 2)) ^ 2 > ($i * 1e-3) ^ 2 }
-        END { exit wrong > 0 || NR < 2 }' ||
-        row FAIL 0 "3.3 G logits" "losses and norms: $(paste -sd ' ' "$log"/steps_{16,64} | tr '\n' ';')"
+    sed -n 's/^step.* loss \([0-9.]*\) | norm \([0-9.]*\) .*/\1 \2/p' "$log"/micro-batches_of_{16,64}.log |
+        xargs >"$log/numbers"
+    awk '{ for (i = 1; i <= NF / 2; i++) wrong += ($i - $(i + NF / 2)) ^ 2 > ($i * 1e-3) ^ 2 }
+        END { exit wrong > 0 || NF < 8 }' "$log/numbers" ||
+        row FAIL 0 "3.3 G logits" "losses and norms: $(cat "$log/numbers")"
 }
 
 compare() {
@@ -281,20 +278,24 @@ bench() {
     grep -h '^gpt2-124M .*attention' "$log"/bench_attention_*.log | tee -a "$log/measured"
 }
 
-# steps_of NAME FLOOR_MS GOAL_MS GFLOP GFLOP_FULL GIB MICRO BATCH SEQ VOCAB: training steps, by each family
-steps_of() {
+# each_model FUNCTION: calls it for each line of $log/models, whose numbers go by name: floor and goal in ms, GFLOP of a
+# token, causal and full, GiB, the step's shape
+each_model() { while read -r model floor goal gflop full gib micro batch seq vocab _; do $1; done <"$log/models"; }
+
+# ours: training steps of the model, by each family
+ours() {
     local name rate
     for f in $families; do
-        name="training step, $1, $f"
+        name="training step, $model, $f"
         measure 150 "$name" env ATTENTION="$f" MATMUL_LIST=1 "$bin/bf16/train_gpt" --data "$logs/tokens.bin" \
-            --model "$1" --seq "$9" --vocab "${10}" --micro-batch "$7" --global-batch "$8" --steps 10 --warmup 2 \
-            --eval-every 0 --sample-every 0 || continue
+            --model "$model" --seq "$seq" --vocab "$vocab" --micro-batch "$micro" --global-batch "$batch" --steps 10 \
+            --warmup 2 --eval-every 0 --sample-every 0 || continue
         # the median of the last eight steps
         rate=$(sed -n 's/^step.*| *\([0-9]*\) tok\/s.*/\1/p' "$(log_of "$name")" | tail -n 8 | sort -n | sed -n 5p)
         [ -n "$rate" ] || { row FAIL 0 "$name" "prints no rate"; continue; }
-        awk -v name="$1 $f" -v r="$rate" -v B="$8" -v T="$9" -v floor="$2" -v goal="$3" -v gf="$4" -v full="$5" \
-            -v gib="$(card_most 1)" -v plan="$6" 'BEGIN {
-            ms = 1e3 * B * T / r
+        awk -v name="$model $f" -v r="$rate" -v tokens=$((batch * seq)) -v floor="$floor" -v goal="$goal" \
+            -v gf="$gflop" -v full="$full" -v gib="$(card_most 1)" -v plan="$gib" 'BEGIN {
+            ms = 1e3 * tokens / r
             printf "%-18s %9.0f tokens/s %9.2f ms  H200: floor %8.2f (%3.0f %%), goal %8.2f (%3.0f %%)  ", \
                 name, r, ms, floor, 100 * floor / ms, goal, 100 * goal / ms
             printf "MFU %4.1f %% causal %4.1f %% full  %6.1f GiB with trials (planned %.1f)\n", \
@@ -302,33 +303,33 @@ steps_of() {
     done
 }
 
-# peer_of: the same by PyTorch. If PyTorch itself fails (memory, compiler) the row is ok, and says that it did not run.
-peer_of() {
+# peers: the same by PyTorch. If PyTorch itself fails (memory, compiler) the row is ok, and says that it did not run.
+peers() {
     # shellcheck disable=SC2016  # of the inner shell
-    step 200 "PyTorch, $1" bash -c 'dev/bench/peer_pytorch.py "$@" || echo "did not run"' peer --device cuda --compile \
-        --model "$1" --micro "$7" --B "$8" --T "$9" --vocab "${10}" --steps 8 || return
-    sed -n "s/.*\"tokens_per_s\": \([0-9.]*\).*/$1: \1 tokens\/s by PyTorch/p" "$(log_of "PyTorch, $1")" |
+    step 200 "PyTorch, $model" bash -c 'dev/bench/peer_pytorch.py "$@" || echo "did not run"' peer --device cuda \
+        --compile --model "$model" --micro "$micro" --B "$batch" --T "$seq" --vocab "$vocab" --steps 8 || return
+    sed -n "s/.*\"tokens_per_s\": \([0-9.]*\).*/$model: \1 tokens\/s by PyTorch/p" "$(log_of "PyTorch, $model")" |
         tee -a "$log/measured"
 }
 
 # train_models NAME...: our steps of all, then PyTorch's. Floors and goals are an H200's; the memory includes what the
 # trials of matrix products borrow (kernels/matmul.cuh).
 train_models() {
-    local name of absent=FAIL
+    local name absent=FAIL
     build
     make_tokens
     # a model that does not fit into this GPU ends the list
     dev/bench/roofline.py --memory $((memory / 1024 - 1)) >"$log/numbers" 2>"$log/roofline.log"
     ! grep -q 'no micro-batch fits' "$log/roofline.log" || absent="left out"
-    for of in steps_of peer_of; do
-        [ $of = steps_of ] || timeout 90 python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' \
-            2>/dev/null || { row "left out" 0 "PyTorch beside" "python3 has no torch that sees a GPU" && break; }
-        for name in "$@"; do
-            # shellcheck disable=SC2046  # a list of numbers
-            if grep -q "^$name " "$log/numbers"; then $of $(grep "^$name " "$log/numbers")
-            else row "$absent" 0 "$of $name" "roofline.py: $(tail -n 1 "$log/roofline.log")"; fi
-        done
+    : >"$log/models"
+    for name in "$@"; do
+        grep "^$name " "$log/numbers" >>"$log/models" ||
+            row "$absent" 0 "training steps, $name" "roofline.py: $(tail -n 1 "$log/roofline.log")"
     done
+    each_model ours
+    timeout 90 python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null ||
+        { row "left out" 0 "PyTorch beside" "python3 has no torch that sees a GPU" && return; }
+    each_model peers
 }
 
 train() { train_models gpt2-124M; }
@@ -351,32 +352,29 @@ meshes() {
         step 150 "sites, MPI" dev/test/system/check_replicas.py --short --train "$bin/fp32/train_gpt"
     fi
     uses ncclCommInitRank NCCL || return
-    local few="--steps 4 --sample-every 0" # as ranks take turns on the GPU
+    local few=(--steps 4 --sample-every 0) # as ranks take turns on the GPU
     step 60 "messages, NCCL" nccl_ranks 3 "$bin/bf16/cuda_comm" --short --seconds 50
-    # shellcheck disable=SC2086  # a list of words
-    {
-        step 60 "training, NCCL, 2 ranks" nccl_ranks 2 "$bin/bf16/train_gpt" --tp 2 $few
-        step 60 "training, NCCL, 4 ranks" nccl_ranks 4 "$bin/bf16/train_gpt" --tp 2 --pp 2 $few
-        step 60 "a folded pipeline, NCCL, 4 ranks" nccl_ranks 4 "$bin/bf16/train_gpt" --pp 4 --schedule zb-v $few
-        step 60 "sites, NCCL, 4 ranks" nccl_ranks 4 "$bin/bf16/train_gpt" --sites 2 --dp-mode diloco \
-            --local-steps 2 $few
-    }
+    step 60 "training, NCCL, 2 ranks" nccl_ranks 2 "$bin/bf16/train_gpt" "${few[@]}" --tp 2
+    step 60 "training, NCCL, 4 ranks" nccl_ranks 4 "$bin/bf16/train_gpt" "${few[@]}" --tp 2 --pp 2
+    step 60 "a folded pipeline, NCCL, 4 ranks" nccl_ranks 4 "$bin/bf16/train_gpt" "${few[@]}" --pp 4 --schedule zb-v
+    step 60 "sites, NCCL, 4 ranks" nccl_ranks 4 "$bin/bf16/train_gpt" "${few[@]}" --sites 2 --dp-mode diloco \
+        --local-steps 2
     step 120 "meshes, NCCL" nccl_ranks 2 "$bin/fp32/test_equivalence" --short
 }
 
 sanitizer() {
-    local sanitizer tool program family
+    local tool program family
     # racecheck without wgmma: it does not see that a warp's barrier and an arrival of its first lane order what the
     # other lanes did, and reports races. If all lanes arrive it reports none (an H100, 2026-11-26).
-    sanitizer=$(command -v compute-sanitizer) || { row "left out" 0 "compute-sanitizer" "not found" && return; }
+    command -v compute-sanitizer || { row "left out" 0 "compute-sanitizer" "not found" && return; }
     build
     for tool in memcheck racecheck; do
         for program in $(programs_of sanitizer); do
             case $tool$program in racecheck*/cuda_attention) family=plain ;; *) family="" ;; esac
-            step 120 "$tool $program${family:+, $family}" env ATTENTION=$family "$sanitizer" --error-exitcode 9 \
+            step 120 "$tool $program${family:+, $family}" env ATTENTION=$family compute-sanitizer --error-exitcode 9 \
                 --tool $tool "$bin/$program" --short
         done
-        step 120 "$tool bf16/cuda_attention, mma" env ATTENTION=mma "$sanitizer" --error-exitcode 9 --tool $tool \
+        step 120 "$tool bf16/cuda_attention, mma" env ATTENTION=mma compute-sanitizer --error-exitcode 9 --tool $tool \
             "$bin/bf16/cuda_attention" --short
     done
 }

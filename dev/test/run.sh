@@ -11,7 +11,8 @@
 # MPIRUN: the launcher, empty without MPI.
 set -u
 mkdir -p "$BUILD/log"
-passed=0 failed=0 left_out=0
+sums=$BUILD/log/sums left_out=0 # sums: a line "PASSED FAILED" of each test that has been told
+: >"$sums"
 [ "$TIER" != full ] || export LONG=1
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 # Two tests at a time have more threads than there are cores: a waiting thread must not keep a core from a working one.
@@ -20,14 +21,12 @@ limit=${RANKS_TIMEOUT:-900} # seconds for a run with several ranks
 
 # run LABEL COMMAND...: its output, exit status and seconds go to files
 run() {
-    local file=$BUILD/log/${1//[ \/]/_} TIMEFORMAT="%R %U %S" status
+    local file=$BUILD/log/${1//[ \/]/_} TIMEFORMAT="%R %U %S"
     { time "${@:2}" >"$file.log" 2>&1; } 2>"$file.time"
-    status=$?
-    echo "$status $(tail -n 1 "$file.time")" >"$file.time"
-    mv "$file.time" "$file.status"
+    echo "$? $(tail -n 1 "$file.time")" >"$file.status"
 }
 
-# tell LABEL: its line, after run; adds up its closing line "N passed, N failed"
+# tell LABEL: its line, after run; notes what its closing line "N passed, N failed" says
 tell() {
     local file=$BUILD/log/${1//[ \/]/_} last status seconds user system p=0 f=0
     read -r status seconds user system <"$file.status"
@@ -41,7 +40,7 @@ tell() {
         f=1
         echo "no test was run"
     fi
-    passed=$((passed + p)) failed=$((failed + f))
+    echo "$p $f" >>"$sums"
     [ "$f" = 0 ] || grep -a '^FAIL' "$file.log"
     printf '%-34s %5d passed  %3d failed  %4.0f s  %4.0f s of CPU\n' "$1" "$p" "$f" "$seconds" \
         "$(awk "BEGIN { print $user + $system }")"
@@ -63,26 +62,11 @@ again() {
     tell "$1"
 }
 
-# beside LABEL COMMAND...: like one, but in the background, at most $at_once at a time. together: waits for all of them.
-at_once=2 begun=()
+# beside LABEL COMMAND...: like one, but in the background, at most $at_once at a time; it tells in one piece
+at_once=2
 beside() {
     while [ "$(jobs -rp | wc -l)" -ge $at_once ]; do wait -n; done
-    tell_ended
-    rm -f "$BUILD/log/${1//[ \/]/_}.status"
-    begun+=("$1")
-    run "$@" &
-}
-# Prints the lines of those that have ended.
-tell_ended() {
-    local label running=()
-    for label in "${begun[@]}"; do
-        if [ -e "$BUILD/log/${label//[ \/]/_}.status" ]; then tell "$label"; else running+=("$label"); fi
-    done
-    begun=("${running[@]}")
-}
-together() {
-    wait
-    tell_ended
+    { run "$@"; printf '%s\n' "$(tell "$1")"; } &
 }
 
 # ranks_of TEST WHEN: the numbers after "ranks:" in its first comment, or 1. WHEN " sanitized": after "ranks sanitized:"
@@ -146,7 +130,7 @@ if [ "$TIER" != quick ]; then
     beside "tokenize" $system/test_data.sh
     beside "tables of pictures" $system/test_tables.py
 fi
-together
+wait
 each_test on_meshes
 if [ "$TIER" = quick ]; then
     one "one mesh" env PARTS=quick $system/test_mesh.sh
@@ -185,5 +169,5 @@ if [ "$TIER" = quick ]; then :
 elif [ -n "${GPU_TESTS:-}" ]; then twice "CUDA, emulated" dev/test/cuda/cuda_tests.sh
 else echo "left out: the CUDA kernels on the emulator, there is no C++ compiler (scripts/test.sh installs it)"; fi
 [ $left_out = 0 ] || echo "left out: $left_out runs with several ranks, there is no MPI (scripts/test.sh installs it)"
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+awk '{ passed += $1; failed += $2 } END { print passed + 0 " passed, " failed + 0 " failed"; exit failed > 0 }' \
+    "$sums"

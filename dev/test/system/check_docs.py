@@ -14,7 +14,9 @@ trainer's line `busy` is left out. A block may write to build/book/, which is re
 needs mpirun is left out where there is none.
 The last line is "N passed, N failed". Standard library only.
 """
-import argparse, collections, difflib, functools, glob, os, re, shutil, signal, subprocess, sys, textwrap, time
+import argparse, collections, difflib, functools, glob, os, re, shutil, signal, subprocess, textwrap, time
+
+import checks
 
 CHAPTERS = ("step memory tensor sequence schedules data_parallel collectives caat async_dp planner fault_tolerance "
             "gpu_kernels precision").split()
@@ -287,8 +289,7 @@ def check_block(doc, block, new):
     return said, seconds
 
 def check_commands(docs, kinds, update):
-    """-> passed, failed; prints a line a block"""
-    has_mpi, passed, failed = shutil.which(os.environ.get("MPIRUN") or "mpirun"), 0, 0
+    has_mpi = shutil.which(os.environ.get("MPIRUN") or "mpirun")
     for doc in docs:
         new = {} if update else None
         shutil.rmtree("build/book", ignore_errors=True)
@@ -298,15 +299,13 @@ def check_commands(docs, kinds, update):
                 print(f"left out  {doc.path}:{block['line']}: there is no mpirun")
                 continue
             said, seconds = check_block(doc, block, new)
-            passed, failed = passed + (not said), failed + bool(said)
-            print(f"{'FAIL' if said else 'ok':4}  {doc.path}:{block['line']}: {block['kind']}, {seconds:.1f} s")
+            checks.check(not said, f"{doc.path}:{block['line']}: {block['kind']}, {seconds:.1f} s")
             print(*said, sep="\n", end="\n" if said else "", flush=True)
         for block in [b for b in reversed(doc.blocks) if update and b["line"] in new]:
             doc.lines[block["line"]:block["end"] - 1] = new[block["line"]]
         if update:
             with open(doc.path, "w", encoding="utf-8") as f:
                 f.write("\n".join(doc.lines))
-    return passed, failed
 
 def main():
     parser = argparse.ArgumentParser(description="check the docs: links, names, options, and what commands print")
@@ -314,11 +313,10 @@ def main():
     for option in ("static", "quick", "update"):
         parser.add_argument(f"--{option}", action="store_true")
     options = parser.parse_args()
-    root = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../.."))
     if options.update and not options.files:
         parser.error("--update needs FILE...")
-    paths = [os.path.relpath(os.path.abspath(x), root) for x in options.files]
-    os.chdir(root)
+    paths = [os.path.relpath(os.path.realpath(x), checks.ROOT) for x in options.files]
+    os.chdir(checks.ROOT)
     tree = Tree()
     usual = re.compile(r"docs/(ladder/)?[^/]+\.md|(planner/)?README\.md|CONTRIBUTING\.md")
     paths = paths or sorted(filter(usual.fullmatch, tree.files))
@@ -326,13 +324,11 @@ def main():
     found = check_static(tree, docs, not options.files)
     for path, line, message in found:
         print(f"FAIL  {path}:{line}: {message}")
-    bad = {path for path, _, _ in found}
-    passed, failed = len(set(paths) - bad), len(bad)
+    checks.failed = len({path for path, _, _ in found})
+    checks.passed = len({*paths, *(path for path, _, _ in found)}) - checks.failed
     if not options.static:
-        ran = check_commands(docs, ["sh quick"] if options.quick else ["sh quick", "sh run"], options.update)
-        passed, failed = passed + ran[0], failed + ran[1]
-    print(f"{passed} passed, {failed} failed")
-    return failed > 0
+        check_commands(docs, ["sh quick"] if options.quick else ["sh quick", "sh run"], options.update)
+    checks.finish()
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

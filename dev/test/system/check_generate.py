@@ -3,8 +3,8 @@
 check_generate.py: what the trainer writes, beside PyTorch in float64, which has no cache: it computes the whole
 sequence anew for every token (gpt2 and llama of make_reference.py, read from our own checkpoint).
 
-    python3 dev/test/system/check_generate.py [--train PATH]       from the project's folder; needs torch, a C compiler
-                                                                   and ./train_gpt
+    python3 dev/test/system/check_generate.py                      from the project's folder; needs torch, a C compiler
+                                                                   and ./train_gpt (TRAIN)
     python3 dev/test/system/check_generate.py --installed          only says by its exit status whether torch is there
 
 1. Greedy texts of a GPT-2 and of a Llama, from prompts of several lengths, some longer than the context of T tokens,
@@ -15,9 +15,9 @@ sequence anew for every token (gpt2 and llama of make_reference.py, read from ou
    sort, running sum of the softmax, keep the first whose sum before them is below P. Random logits have no equal ones,
    about which these differ.
 """
-import argparse, ctypes, importlib.util, itertools, os, subprocess, sys, tempfile
+import ctypes, importlib.util, itertools, os, subprocess, sys, tempfile
 
-from checks import ROOT, check, finish, launch, needs, read_safetensors
+from checks import ROOT, TRAIN, check, finish, launch, needs, read_safetensors
 
 SYSTEM = "/usr/bin/python3"
 if not importlib.util.find_spec("torch") and sys.executable != SYSTEM and os.path.exists(SYSTEM):
@@ -49,11 +49,11 @@ def greedy(forward, config, weights, prompt, count):
     return bytes(tokens[len(prompt):]), count if certain is None else certain
 
 
-def check_texts(train, arch, work):
+def check_texts(arch, work):
     size, out = SIZES[arch], f"{work}/{arch}"
     shape = ["--arch", arch, "--layers", size["layers"], "--hidden", size["hidden"], "--heads", size["heads"], "--ffn",
              96, "--seq", T, *(["--kv-heads", size["kv_heads"]] if arch == "llama" else [])]
-    launch(train, *shape, "--data", f"{work}/text.txt", "--steps", 60, "--warmup", 5, "--eval-every", 0,
+    launch(TRAIN, *shape, "--data", f"{work}/text.txt", "--steps", 60, "--warmup", 5, "--eval-every", 0,
            "--sample-every", 0, "--out", out).check_returncode()
     weights = {name: torch.frombuffer(bytearray(data), dtype=torch.float32).reshape(shape).double()
                for name, (_, shape, data) in read_safetensors(f"{out}/step_00000060/model.safetensors").items()}
@@ -62,7 +62,7 @@ def check_texts(train, arch, work):
     for i, prompt in enumerate(PROMPTS):
         where = ["--out", out, "--resume"] if i % 2 else ["--init", f"{out}/step_00000060/model.safetensors"]
         options = map(str, [*shape, *where, "--generate", prompt, "--temperature", 0, "--max-new-tokens", count])
-        got = subprocess.run([train, *options], check=True, capture_output=True).stdout  # bytes of any kind
+        got = subprocess.run([TRAIN, *options], check=True, capture_output=True).stdout  # bytes of any kind
         want, certain = greedy(forward, dict(size, vocab=256, seq=T, ffn=96), weights, prompt.encode(), count)
         head = prompt.encode() + want[:certain]
         wrong += not got.startswith(head) or len(got) != len(prompt) + count + 1
@@ -105,15 +105,12 @@ def check_sampling(work):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--train", default="./train_gpt")
-    train = os.path.abspath(parser.parse_args().train)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as work:
         with open(f"{work}/text.txt", "w") as f:
             f.write(" ".join(str(i) for i in range(1, 6000)))
         for arch in SIZES:
-            check_texts(train, arch, work)
+            check_texts(arch, work)
         check_sampling(work)
     finish()
 

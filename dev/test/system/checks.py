@@ -41,6 +41,11 @@ def launch(*command, ranks=1, **environment):
                           errors="replace", timeout=600, env={**os.environ, "OMP_NUM_THREADS": "1", **environment})
 
 
+def read(*path):
+    with open("/".join(path), encoding="utf-8") as f:
+        return f.read()
+
+
 def read_log(folder):
     with open(f"{folder}/log.jsonl", encoding="utf-8") as f:
         return [json.loads(line) for line in f]

@@ -24,6 +24,9 @@ says() {
     while read -r word; do grep -qaF -- "$word" "$2" || return 1; done <<<"${1//, /$'\n'}"
 }
 
+# same_weights FOLDER FOLDER: the checkpoints have the same weights and the same state of the optimizer
+same_weights() { for file in model optimizer; do cmp {"$1","$2"}/$file.safetensors || return 1; done; }
+
 # finish: the last line, and the exit status
 finish() {
     echo "$passed passed, $failed failed"

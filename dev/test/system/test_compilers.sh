@@ -19,7 +19,8 @@ for file in train_gpt.cu test_gpt.c dev/test/*/*.c dev/bench/*.c dev/plot/*.c pl
     # shellcheck disable=SC2086
     if command -v g++ >/dev/null; then try g++ -x c++ -std=c++17 $warnings -fopenmp "$file"; fi
 done
-for flags in "-march=native" "-march=native -DATTENTION_FLOATS" "-march=x86-64-v3 -DATTENTION_FLOATS"; do
+for flags in "-march=native" "-march=native -DATTENTION_FLOATS" "-march=x86-64-v3 -DATTENTION_FLOATS" \
+    "-march=x86-64-v3 -DATTENTION_WORDS"; do
     [ "$(uname -m)" = x86_64 ] || continue
     for test in attention matmul kernels_bits; do
         # shellcheck disable=SC2086

@@ -73,11 +73,9 @@ verify "about a tenth of it" test "$(wc -c <v/val_000000.bin)" -gt "$(($(wc -c <
 is "shards are full but for the last" 601024 "$(wc -c <t1/train_000000.bin)"
 
 printf 'x\0y' >binary
-gzip -c one.txt >one.gz
 verify "no data" refused nothing --data nothing
 verify "an empty file" refused "train" --data in/empty.txt
 verify "a binary file" refused "not a text" --data binary
-verify "a packed file" refused "not a text" --data one.gz
 printf '{"text":"a"}\n{"text":"b\n' >cut.jsonl
 verify "JSON that is cut off" refused "cut.jsonl:2:" --data cut.jsonl
 printf '{"text":"a"}\n{"txt":"b"}\n' >field.jsonl

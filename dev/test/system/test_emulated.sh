@@ -86,7 +86,6 @@ verify "what it writes" grep -q "sample:" out
 verify "bf16, stopped after 3 steps" one bf16 gpt2 half --micro-batch 2 --save-every 3
 rm -r half/step_00000006
 verify "and resumed" one bf16 gpt2 half --micro-batch 2 --resume
-same_weights() { for file in model optimizer; do cmp "$1/$file.safetensors" "$2/$file.safetensors" || return 1; done; }
 verify "the same weights and moments" same_weights {half,bf16_gpt2}/step_00000006
 trains_as "the same log" half bf16_gpt2 0
 STEPS=7 verify "the CPU continues a run of bf16" one cpu gpt2 half --micro-batch 2 --resume

@@ -41,11 +41,11 @@ cp "$project/dev/test/run.sh" "$project_copy/dev/test"
 cd "$project_copy" || exit 1
 script() { printf '#!/bin/sh\n%s\n' "$2" >"$1" && chmod +x "$1"; } # FILE TEXT
 
-for kind in "open:mpirun (Open MPI) 5.0.3" "orte:orterun (OpenRTE) 4.1.4" "mpich:HYDRA build details:"; do
+for kind in "open:mpirun (Open MPI) 5.0.3" "orte:orterun (OpenRTE) 4.1.4"; do
     script "$fake/mpirun.${kind%%:*}" "
         if [ \"\$1\" = --version ]; then echo '${kind#*:}'; else echo \"\$*\" >\"\$called\"; fi"
 done
-script "$fake/mpirun.words" 'printf "<%s>" "$@" >"$called"'
+script "$fake/mpirun" 'printf "<%s>" "$@" >"$called"' # another one's, such as MPICH's
 script "$fake/mpirun.once" '[ "$1" != --version ] || exit 0
     cut -d " " -f 4,5 /proc/$$/stat >"$called"
     shift 2; exec "$@"' # runs one rank
@@ -73,9 +73,7 @@ calls 0 "" scripts/mpirun.sh --help
 calls 2 "" scripts/mpirun.sh
 calls 0 "$open -np 3 a b c" MPIRUN=mpirun.open scripts/mpirun.sh -np 3 a "b c"
 calls 0 "$open --allow-run-as-root -np 3 a" FAKE_UID=0 "MPIRUN=$fake/mpirun.orte" scripts/mpirun.sh -np 3 a
-cp "$fake/mpirun.mpich" "$fake/mpirun"
-calls 0 "-np 3 a" FAKE_UID=0 scripts/mpirun.sh -np 3 a
-calls 0 "<-np><a b><*><>" MPIRUN=mpirun.words scripts/mpirun.sh -np "a b" "*" ""
+calls 0 "<-np><a b><*><>" FAKE_UID=0 scripts/mpirun.sh -np "a b" "*" ""
 refuses 1 "mpirun.none" MPIRUN=mpirun.none scripts/mpirun.sh -np 3 a
 rm "$fake/mpirun"
 
@@ -106,7 +104,6 @@ calls 1 "$pmix $end --out r" FAKE_STATUS=1 "$slurm" --out r
 calls 75 "$pmix $end --resume --out r/$again" $saved $begun=1 "$slurm" --resume --out r
 calls 0 "$pmix $end --tp 2" $begun=1 "$slurm" --tp 2
 calls 75 "$pmix $end --out r --resume/$again" $saved $begun=99 "$slurm" --out r
-calls 75 "$pmix $end --out r --resume" $saved $begun=100 "$slurm" --out r
 calls 75 "$pmix $end --out r --resume" $saved $begun=2 REQUEUES=2 "$slurm" --out r
 calls 75 "$pmix $end --out r/$again" $saved FAKE_SCONTROL=1 "$slurm" --out r
 FAKE_WAITS=1 FAKE_STATUS=75 "$slurm" --out r >"$work/out" 2>"$work/err" &
@@ -116,33 +113,12 @@ kill -TERM $job
 wait $job
 is "scancel: saves, and is not put into the queue again, status 75" "75 $pmix $end --out r/USR1" \
     "$? $(paste -s -d / "$called")"
-calls 0 "" "$slurm" --help
 cd "$work" || exit 1
 refuses 1 "there is no $work/train_gpt" ./slurm_script
 script train_gpt "# a trainer without"
 refuses 1 "without MPI" ./slurm_script
 unset SLURM_JOB_ID SLURM_CPUS_PER_TASK
 cd "$project_copy" || exit 1
-
-# ---- quickstart.sh: without MPI if that cannot be installed, not without a compiler
-mkdir "$work/quick" && cp -r scripts train_gpt "$work/quick"
-script "$work/quick/scripts/install.sh" 'case " $* " in *" $CANNOT:"*) exit 1 ;; esac
-    echo "installed $*" |
-        sed -n "s/ .*\(mpirun:[^ ]*\).*/ \1/p; s/ make:make gcc:gcc.*libc6-dev$/ needed/p" >>"$called"'
-script "$work/quick/scripts/download_data.sh" 'exit "$NO_NET"'
-script "$work/quick/train_gpt" 'echo "trained $*" >>"$called"'
-script "$fake/make" 'echo "made${3:+ $3}" >>"$called"'
-quick=$work/quick/scripts/quickstart.sh text="--data data/tinyshakespeare/input.txt "
-# quick STATUS CALLS CANNOT NO_NET OPTIONS: what cannot be installed, whether there is no net
-quick() {
-    calls "$1" "$2" CANNOT="$3" NO_NET="$4" "$quick" $5
-}
-mpi="installed mpirun:openmpi-bin/made/trained"
-quick 0 "$mpi --steps 2/made run_line" nothing 1 "--steps 2"
-for own in --data=x "--out r --resume"; do quick 0 "$mpi $own/made run_line" nothing 0 "$own"; done
-quick 0 "installed needed/made/trained ${text% }/made run_line" mpicc 0 ""
-quick 1 "" gcc 0 ""
-rm "$fake/make"
 
 # ---- download_data.sh: files of known sizes, and what says itself how long it is; after an interruption it goes on
 net=$work/net/openai-community/gpt2/resolve/main
@@ -169,6 +145,25 @@ gpt2 0 16.bytes.of.two.
 gpt2 1 16.bytes.of.two.
 check "    refused, too: an empty config.json" "[ ! -e $work/gpt2/config.json ]"
 rm "$fake/curl"
+
+# ---- quickstart.sh: without MPI if that cannot be installed, not without a compiler
+script scripts/install.sh 'case " $* " in *" $CANNOT:"*) exit 1 ;; esac
+    echo "installed $*" |
+        sed -n "s/ .*\(mpirun:[^ ]*\).*/ \1/p; s/ make:make gcc:gcc.*libc6-dev$/ needed/p" >>"$called"'
+script scripts/download_data.sh 'exit "$NO_NET"'
+script train_gpt 'echo "trained $*" >>"$called"'
+script "$fake/make" 'echo "made${3:+ $3}" >>"$called"'
+text="--data data/tinyshakespeare/input.txt "
+# quick STATUS CALLS CANNOT NO_NET OPTIONS: what cannot be installed, whether there is no net
+quick() {
+    calls "$1" "$2" CANNOT="$3" NO_NET="$4" scripts/quickstart.sh $5
+}
+mpi="installed mpirun:openmpi-bin/made/trained"
+quick 0 "$mpi --steps 2/made run_line" nothing 1 "--steps 2"
+for own in --data=x "--out r --resume"; do quick 0 "$mpi $own/made run_line" nothing 0 "$own"; done
+quick 0 "installed needed/made/trained ${text% }/made run_line" mpicc 0 ""
+quick 1 "" gcc 0 ""
+rm "$fake/make"
 
 # ---- how the Makefile finds MPI
 cd "$project" || exit 1
@@ -220,14 +215,9 @@ for compiler in mpicc.openmpi mpicc.mpich mpicc; do
     has yes ' -DMORE .* -Wl,-O1 .*-pthread ' MPICC=mpicc.more "${trainer[@]}"
     has no '-O9\|c89' MPICC=mpicc.more "${trainer[@]}"
     has yes " MPIRUN=\"$launcher\" " MPICC=$compiler test
-    ranks=$(($(nproc) + 2))
-    [ $ranks -le 34 ] || ranks=34 # each needs a part of /dev/shm
+    ranks=$(($(nproc) < 32 ? $(nproc) + 2 : 34)) # each needs a part of /dev/shm
     run 0 MPIRUN="$launcher" scripts/mpirun.sh -np $ranks "$work/rank" "a b"
     is "$launcher: $ranks ranks" "$(seq -f "%g of $ranks: <a b>" 0 $((ranks - 1)) | sort)" "$(sort "$work/out")"
-    script "$fake/srun" "while [ \"\$1\" != ./train_gpt ]; do shift || exit 0; done # --mpi=list
-        shift; MPIRUN=$launcher exec '$project/scripts/mpirun.sh' -np 2 '$work/rank' \"\$@\""
-    run 0 -C "$project_copy" SLURM_JOB_ID=17 scripts/run_slurm.sh "a b" c
-    is "run_slurm.sh starts 2 ranks of $launcher" "0 of 2: <a b>/1 of 2: <a b>" "$(sort "$work/out" | paste -s -d /)"
 done
 [ -n "$kinds" ] || echo "left out: real ranks, there is no MPI here"
 

@@ -1,8 +1,8 @@
 #!/bin/bash
 # The launchers with the real programs: scripts/mpirun.sh with OpenSSH's sshd, scripts/run_slurm.sh under slurmctld and
-# two slurmd. Each trains on two machines, loses one, and continues from its checkpoint; mpirun.sh also loses the path
-# between them, for ever. A machine is a network namespace of this one with a host name of its own; a cable (veth) joins
-# the two, and nothing is sent or heard outside.
+# two slurmd. Each trains on two machines, loses one of them (mpirun.sh: the path between them, which nothing tells it),
+# and continues from its checkpoint. A machine is a network namespace of this one with a host name of its own; a cable
+# (veth) joins the two, and nothing is sent or heard outside.
 #
 # The steps that a lost run has made beyond its checkpoint are made again: they have to give the same losses, to the
 # bit. Needs root, Linux, iproute2 and Open MPI. A part whose programs are not there is left out, and it says what to
@@ -70,20 +70,17 @@ daemon() {
     disown # bash does not tell of its end
 }
 
-# ---- a run that loses a machine. $launcher: the process that ends when the run does
-launcher=""
+# ---- a run of the script $what, to the folder $out, that loses a machine. $launcher: the process that ends with it
+launcher="" what="" out=""
 seq 1 12000 | tr '\n' ' ' >"$work/text.txt"
 export OMP_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1 TMPDIR=$work
-# of_run OUT: the trainer's options
-of_run() {
-    options=(--arch llama --layers 2 --hidden 64 --heads 2 --ffn 96 --seq 32 --data "$work/text.txt" --global-batch 4
-        --tp 2 --steps 1000000 --lr 1e-3 --min-lr 1e-4 --warmup 2 --eval-every 0 --sample-every 0 --watchdog 120
-        --save-every 50 --out "$1")
+options=(--arch llama --layers 2 --hidden 64 --heads 2 --ffn 96 --seq 32 --data "$work/text.txt" --global-batch 4
+    --tp 2 --steps 1000000 --lr 1e-3 --min-lr 1e-4 --warmup 2 --eval-every 0 --sample-every 0 --watchdog 120
+    --save-every 50)
+newest() { # the step of the last checkpoint
+    find "$out" -maxdepth 1 -name 'step_*' 2>/dev/null | sed -n 's/.*step_0*\([0-9][0-9]*\)$/\1/p' | sort -n | tail -n 1
 }
-newest() { # OUT: the step of the last checkpoint
-    find "$1" -maxdepth 1 -name 'step_*' 2>/dev/null | sed -n 's/.*step_0*\([0-9][0-9]*\)$/\1/p' | sort -n | tail -n 1
-}
-losses() { sed 's/,"lr".*\|,"step_ms".*\|,"tokens".*//' "$1/log.jsonl"; }
+losses() { sed 's/,"lr".*\|,"step_ms".*\|,"tokens".*//' "$out/log.jsonl"; }
 
 # comes CONDITION: waits for it, at most two minutes, or as long as $launcher lives where it is set; until_so WHAT
 # CONDITION: and fails if it does not come
@@ -102,45 +99,38 @@ ends() { # waits for the launcher, at most two minutes; its status to $status
     wait "$until_ended"
     status=$?
 }
-far_enough() { # OUT STEPS: a checkpoint after step STEPS, and three steps more
+far_enough() { # STEPS: a checkpoint after step STEPS, and three steps more
     local step
-    step=$(newest "$1")
-    [ "${step:-0}" -gt "$2" ] && [ "$(wc -l <"$1/log.jsonl")" -ge $((step + 3)) ]
+    step=$(newest)
+    [ "${step:-0}" -gt "$1" ] && [ "$(wc -l <"$out/log.jsonl")" -ge $((step + 3)) ]
 }
 
-# note_lost WHAT OUT: what is there when the machine is gone
+# note_lost: what is there when the machine is gone
 note_lost() {
-    saved=$(newest "$2")
+    saved=$(newest)
     # the last line may be cut off
-    losses "$2" | sed '${/^{"step":[0-9]*,"loss":[0-9.e+-]*,/!d}' >"$work/before"
+    losses | sed '${/^{"step":[0-9]*,"loss":[0-9.e+-]*,/!d}' >"$work/before"
     made=$(wc -l <"$work/before")
-    check "$1: a checkpoint of step $saved is there, and $made steps" "[ $saved -gt 0 ] && [ $made -ge $saved ]"
+    check "$what: a checkpoint of step $saved is there, and $made steps" "[ $saved -gt 0 ] && [ $made -ge $saved ]"
 }
 
-# compare WHAT OUT: every step once; those that the lost run had made have the losses that they had then
+# compare: every step once; those that the lost run had made have the losses that they had then
 compare() {
-    losses "$2" >"$work/now"
+    losses >"$work/now"
     now=$(wc -l <"$work/now")
     sed 's/^{"step":\([0-9]*\),.*/\1/' "$work/now" >"$work/steps"
-    check "$1: $now steps, each once" "[ $now -gt $made ] && seq $now | cmp -s - $work/steps"
-    check "$1: steps after $saved as the lost run made them" "head -n $made $work/now | cmp -s - $work/before"
-    is "$1: stopped, it has saved its last step" "$now" "$(newest "$2")"
+    check "$what: $now steps, each once" "[ $now -gt $made ] && seq $now | cmp -s - $work/steps"
+    check "$what: steps after $saved as the lost run made them" "head -n $made $work/now | cmp -s - $work/before"
+    is "$what: stopped, it has saved its last step" "$now" "$(newest)"
 }
 
 # ---- mpirun.sh, sshd
-start_sshd() {
-    daemon $b /usr/sbin/sshd -D -e -f /dev/null -h "$work/host_key" -o Port=2222 -o ListenAddress=10.96.0.2 \
-        -o AuthorizedKeysFile="$work/key.pub" -o PidFile=none -o StrictModes=no -o PermitRootLogin=yes
-    until_so "sshd answers" "on $a $work/bin/ssh -o ConnectTimeout=5 node-b true 2>$work/err"
-}
 start() { # OPTIONS
     PATH=$work/bin:$PATH become $a scripts/mpirun.sh -np 2 --host node-a:1,node-b:1 -x OMP_NUM_THREADS ./train_gpt \
-        "${options[@]}" "$@" >"$work/out" 2>&1 </dev/null &
+        "${options[@]}" --out "$out" "$@" >"$work/out" 2>&1 </dev/null &
     launcher=$!
 }
 part_ssh() {
-    local out=$work/ssh_out
-    of_run "$out"
     if [ ! -d /run/sshd ]; then mkdir /run/sshd && made_sshd=yes; fi
     mkdir "$work/bin"
     ssh-keygen -q -t ed25519 -N '' -f "$work/host_key" && ssh-keygen -q -t ed25519 -N '' -f "$work/key" || return 1
@@ -148,31 +138,26 @@ part_ssh() {
 exec $(command -v ssh) -F /dev/null -p 2222 -i $work/key -o UserKnownHostsFile=/dev/null -o StrictHostKeyChecking=no \
         -o LogLevel=ERROR \"\$@\"" >"$work/bin/ssh"
     chmod +x "$work/bin/ssh"
-    start_sshd || return 1
+    daemon $b /usr/sbin/sshd -D -e -f /dev/null -h "$work/host_key" -o Port=2222 -o ListenAddress=10.96.0.2 \
+        -o AuthorizedKeysFile="$work/key.pub" -o PidFile=none -o StrictModes=no -o PermitRootLogin=yes
+    until_so "sshd answers" "on $a $work/bin/ssh -o ConnectTimeout=5 node-b true 2>$work/err" || return 1
     start
-    until_so "mpirun.sh trains and saves" "far_enough $out 0" || return 1
-    is "mpirun.sh: a rank on each machine" "1 1" "$(ranks)"
-    lose $b
-    ends
-    check "mpirun.sh ends when a machine is lost, status $status" "[ $status != 0 ] && [ $status != 75 ]"
-    note_lost "mpirun.sh" "$out"
-    start_sshd || return 1
-    start --resume
-    until_so "mpirun.sh continues" "far_enough $out $made" || return 1
+    until_so "mpirun.sh trains and saves" "far_enough 0" || return 1
+    is "$what: a rank on each machine" "1 1" "$(ranks)"
     ip -n $a link set cable down
     begun=$SECONDS
     ends
     check "mpirun.sh ends when the path is cut, after $((SECONDS - begun)) s, status $status" \
         "[ $((SECONDS - begun)) -le 60 ] && [ $status != 0 ] && [ $status != 75 ]"
     until_so "no rank stays" "[ \"\$(ranks)\" = '0 0' ]"
-    note_lost "mpirun.sh" "$out"
+    note_lost
     ip -n $a link set cable up
     start --resume
-    until_so "mpirun.sh continues" "far_enough $out $made" || return 1
+    until_so "mpirun.sh continues" "far_enough $made" || return 1
     kill -USR1 $launcher
     ends
     is "mpirun.sh is stopped, status" 75 "$status"
-    compare "mpirun.sh" "$out"
+    compare
 }
 
 # ---- run_slurm.sh, slurmctld, two slurmd
@@ -185,8 +170,7 @@ start_slurmd() { # MACHINE: with folders as new
 job() { on $a scontrol show job "$number" 2>/dev/null | grep -q "$1"; } # TEXT: whether scontrol says that of the job
 all_idle() { [ "$(on $a sinfo -h -o '%T %D' 2>/dev/null)" = "idle 2" ]; }
 part_slurm() {
-    local out=$work/slurm_out number
-    of_run "$out"
+    local number
     cat >"$work/slurm.conf" <<END
 ClusterName=threefold
 SlurmctldHost=node-a
@@ -220,32 +204,32 @@ END
         return 0
     fi
     number=$(on $a sbatch --parsable --output="$work/out" --nodes=2 --ntasks-per-node=1 --cpus-per-task=1 \
-        scripts/run_slurm.sh "${options[@]}" 2>"$work/err")
-    until_so "run_slurm.sh, job $number, trains and saves" "far_enough $out 0" || return 1
-    is "run_slurm.sh: a rank on each machine" "1 1" "$(ranks)"
+        scripts/run_slurm.sh "${options[@]}" --out "$out" 2>"$work/err")
+    until_so "run_slurm.sh, job $number, trains and saves" "far_enough 0" || return 1
+    is "$what: a rank on each machine" "1 1" "$(ranks)"
     lose $b
     until_so "Slurm queues the job again" "job Restarts=1" || return 1
-    note_lost "run_slurm.sh" "$out"
+    note_lost
     start_slurmd $b
     until_so "the new machine is there, and the job waits" "all_idle && job JobState=PENDING" || return 1
     on $a scontrol update "JobId=$number" StartTime=now # Slurm would wait for two minutes
-    until_so "the job continues" "far_enough $out $made" || return 1
+    until_so "the job continues" "far_enough $made" || return 1
     on $a scancel "$number"
     until_so "the job ends" "job JobState=CANCELLED && ! on $a squeue -h | grep -q ." || return 1
-    compare "run_slurm.sh" "$out"
+    compare
 }
 
-# part NAME PACKAGES PROGRAMS...: runs part_NAME if they are there, and ends all that it has left
+# part NAME WHAT PACKAGES PROGRAMS...: runs part_NAME if they are there, and ends all that it has left
 part() {
-    for command in "${@:3}"; do
+    for command in "${@:4}"; do
         command -v "$command" >/dev/null ||
-            { echo "left out: $1: there is no $command (apt-get install $2)" && return; }
+            { echo "left out: $1: there is no $command (apt-get install $3)" && return; }
     done
-    launcher=""
-    "part_$1" || bad "$1: not to its end"
+    launcher="" what=$2 out=$work/out_$1
+    "part_$1" || bad "$what: not to its end"
     lose $a
     lose $b
 }
-part ssh "openssh-server openssh-client" ssh sshd ssh-keygen
-part slurm slurm-wlm slurmctld slurmd sbatch
+part ssh mpirun.sh "openssh-server openssh-client" ssh sshd ssh-keygen
+part slurm run_slurm.sh slurm-wlm slurmctld slurmd sbatch
 finish

@@ -43,13 +43,6 @@ END
 fi
 check "--version: $("$train" --version)" "'$train' --version | grep -q ', bf16, by [A-Za-z]'"
 
-# ---- attention on a processor without these instructions: operands are words; floats: test_compilers.sh
-if full && [ "$(uname -m)" = x86_64 ]; then
-    ${CC:-gcc} -std=gnu11 -w -O2 -march=x86-64-v3 -fopenmp -DPRECISION_BF16 -DATTENTION_WORDS \
-        "$project/dev/test/unit/test_attention.c" -o test_attention -lm && ./test_attention >out
-    check "test_attention, x86-64-v3: $(tail -n 1 out)" "tail -n 1 out | grep -q ' 0 failed'"
-fi
-
 # ---- the same bits: threads, micro-batches of 32 tokens and more, stages, schedules
 ways=("1 1:--micro-batch 4" "3 1:--micro-batch 8" "1 2:--pp 2 --schedule zb-v" "2 2:--pp 2 --vpp 2 --recompute full")
 ! full || ways+=("5 1:--micro-batch 2 --recompute selective" "1 2:--pp 2 --schedule gpipe" "1 2:--pp 2 --schedule zb-h1"

@@ -2,22 +2,20 @@
 """
 test_pretrained.py: weights of other programs, in and out, on meshes. Nothing but Python's standard library.
 
-    dev/test/system/test_pretrained.py [PROGRAM]      the current folder is the project's, ./train_gpt is built;
-                                                      MPIRUN="": one rank only
+    dev/test/system/test_pretrained.py      in the project's folder, ./train_gpt is built; MPIRUN="": one rank only
 
 Files are written and read here by their description (Hugging Face's safetensors, one file or several, float32, bf16 or
 fp16), and train_gpt turns each into another on one rank or a mesh: --init, --steps 0, --export. Every number has to
 have the same bits. Then what has to be refused: contradictions between the command line and the weights, damaged files,
 places that are taken. Logits: check_transformers.py.
 """
-import json, math, os, random, shutil, struct, subprocess, sys, tempfile
+import json, math, os, random, shutil, struct, subprocess, tempfile
 from array import array
 
-from checks import check, finish, launch, read_safetensors, write_shard
+from checks import TRAIN, check, finish, launch, read, read_safetensors, write_shard
 from check_checkpoint import shapes
 
 L, C, NH, V, T, F = 4, 24, 4, 67, 16, 40
-PROGRAM = sys.argv[1] if len(sys.argv) > 1 else "./train_gpt"
 MPI = os.environ.get("MPIRUN") != ""
 
 
@@ -65,11 +63,6 @@ def write(text, *path):
         f.write(text if isinstance(text, bytes) else (text if isinstance(text, str) else json.dumps(text)).encode())
 
 
-def read(*path):
-    with open("/".join(path)) as f:
-        return f.read()
-
-
 def write_safetensors(path, tensors, dtype):
     header, data = {"__metadata__": {"format": "pt"}}, b""
     for name, (shape, numbers) in tensors.items():
@@ -111,12 +104,12 @@ SIZE = ["--layers", "1", "--hidden", "8", "--heads", "2", "--seq", "16", "--warm
 
 
 def runs(what, *options, ranks=1):
-    done = launch(PROGRAM, *options, ranks=ranks)
+    done = launch(TRAIN, *options, ranks=ranks)
     return check(done.returncode == 0, f"{what} {done.stderr if done.returncode else ''}") and done
 
 
 def refused(what, status, word, *options, ranks=1):
-    done = launch(PROGRAM, *options, ranks=ranks)
+    done = launch(TRAIN, *options, ranks=ranks)
     check(done.returncode == status and word in done.stderr and "Sanitizer" not in done.stderr,
           f"{what}, {ranks} ranks: {done.returncode} {done.stderr[:300].strip()}")
 
@@ -144,6 +137,7 @@ def test_conversions(work):
     convert("bf16 in two files to float32", "t=2 p=2 v=2", f"{work}/bf16", f"{work}/bf16.1", bf16)
     convert("bf16 to float32", "d=2", f"{work}/bf16", f"{work}/bf16.2", bf16, "--seq", "8")
     convert("gpt2 to a folder", "p=2", f"{work}/f32", f"{work}/f32.2", f32)
+    check(ends_of(f"{work}/f32.1") == ["nothing"] * 3, "whose config.json has no ends of a text: none are written")
     for tied, name, dtype in ((False, "llama", "F32"), (True, "llama, tied", "BF16")):
         config = {**LLAMA, "tie_word_embeddings": tied}
         model = make_model(config, dtype, 4 + tied)
@@ -174,10 +168,13 @@ def test_refused(work):
     write(b"PK\x03\x04" + bytes(200), work, "foreign/pytorch_model.bin")
     shutil.copytree(f"{work}/f32", f"{work}/text")
     write("{}", work, "text/tokenizer.json")
+    shutil.copytree(f"{work}/f32", f"{work}/nested")
+    os.mkdir(f"{work}/nested/generation_config.json")
     for what, word, name, *options in (
             ("a place that is taken", "already", "f32", "--export", f"{work}/f16"),
             ("a place that is not there", "cannot write", "f32", "--export", f"{work}/no/where"),
             ("a name of the hub, or of nothing", "hf download", "openai-community/gpt2"),
+            ("a folder for a file", "generation_config.json", "nested", "--export", f"{work}/no"),
             ("another format", "save_pretrained", "foreign"),
             ("another format", "save_pretrained", "foreign/pytorch_model.bin"),
             ("a text, and a vocabulary that is none", "tokenizer.json", "text", "--data", __file__, "--steps", "1")):
@@ -321,13 +318,6 @@ def test_whole_other_vocabulary(work):
     check(has(f"{work}/unread.export", unread), "goes along")
 
 
-# Where config.json has no ends of a text, as in test_conversions, none are written.
-def test_whole_defaults(work):
-    check(ends_of(f"{work}/f32.1") == ["nothing"] * 3, "a gpt2 that says nothing ends nowhere")
-    os.mkdir(f"{work}/f32/generation_config.json")
-    refused("a folder for a file", 1, "generation_config.json", "--init", f"{work}/f32", "--export", f"{work}/no")
-
-
 # One name, other files: every rank has a folder of its own, in which it looks for --init.
 def test_ranks_differ(work):
     into = 'cd "$0/${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" && exec "$@"'
@@ -346,7 +336,7 @@ def test_ranks_differ(work):
             for rank in (0, 1):
                 write_folder(f"{place}/{rank}/model", GPT2, model, "BF16")
             change(f"{place}/1/model")
-            done = launch("sh", "-c", into, place, os.path.abspath(PROGRAM), *mesh, "--init", "model", "--steps", "0",
+            done = launch("sh", "-c", into, place, TRAIN, *mesh, "--init", "model", "--steps", "0",
                           "--export", f"{place}/out", ranks=2)
             words = [line for line in done.stderr.split("\n") if line.startswith("train_gpt: ")]
             good = done.returncode == 0 if what == "nothing" else (
@@ -364,7 +354,7 @@ def test_strangers(work):
         refused(what, 1, "already", *SIZE, "--steps", "1", "--export", f"{work}/{name}")
     check(read(own) == "mine", "which stay")
     path = f"{work}/later"
-    run = subprocess.Popen([PROGRAM, *SIZE, "--steps", "2000", "--export", path], stdout=subprocess.PIPE,
+    run = subprocess.Popen([TRAIN, *SIZE, "--steps", "2000", "--export", path], stdout=subprocess.PIPE,
                            stderr=subprocess.PIPE, text=True)
     for line in run.stdout:
         if line.startswith("step ") and not os.path.exists(path):
@@ -376,7 +366,7 @@ def test_strangers(work):
 def main():
     with tempfile.TemporaryDirectory() as work:
         for test in (test_conversions, test_refused, test_checkpoints, test_whole_bytes, test_whole_vocabulary,
-                     test_whole_pretrained, test_whole_other_vocabulary, test_whole_defaults, test_strangers):
+                     test_whole_pretrained, test_whole_other_vocabulary, test_strangers):
             test(work)
         if MPI:
             test_ranks_differ(work)

@@ -6,7 +6,7 @@ becomes a part of it. Then a real run of ./train_gpt. The last line is "N passed
 """
 import html, json, math, os, random, re, sys, tempfile
 
-from checks import ROOT, TRAIN, check, finish, launch
+from checks import ROOT, TRAIN, check, finish, launch, read
 import report
 
 EVIL = "</pre><script>alert(1)</script><!-- & \" '"
@@ -22,11 +22,6 @@ def write(folder, **files):
         with open(os.path.join(folder, name.replace("_", ".", 1)), "wb") as f:
             f.write(text if isinstance(text, bytes) else text.encode())
     return folder
-
-
-def read(path):
-    with open(path, encoding="utf-8") as f:
-        return f.read()
 
 
 def log_of(rows):

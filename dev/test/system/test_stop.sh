@@ -37,8 +37,7 @@ losses() { sed 's/"tokens".*//' "$1/log.jsonl"; }
 steps() { sed -n 's/^{"step":\([0-9]*\),.*/\1/p' "$1/log.jsonl" | tail -n 1; }
 same() { # DIR: its end is that of whole
     losses "$1" >found
-    losses whole | cmp -s - found && for file in model optimizer; do
-        cmp -s {whole,"$1"}/step_00000024/$file.safetensors || return 1; done
+    losses whole | cmp -s - found && same_weights {whole,"$1"}/step_00000024
 }
 meshes=("--tp 2 --pp 2" "--dp 4 --zero 1" "--pp 4" "--pp 2 --dp 2 --schedule zb-v" "--tp 2 --dp 2 --allreduce ring")
 meshes+=("--dp 4 --dp-mode dc-s3gd" "--dp 4 --sites 2 --dp-mode dc-s3gd" "--dp 4 --dp-mode diloco --local-steps 4"

@@ -1,40 +1,14 @@
 #!/usr/bin/env python3
 """
-test_tables.py: do the tables that pictures are drawn from (build/tables, BUILD) say what they should? Schedules against
-formulas and the order of passes, collectives by playing their messages with sets of ranks, matrices by painting their
-rectangles, and measured.py by a trace whose steps are a schedule's table. The last line is "N passed, N failed".
+test_tables.py: do the tables that pictures are drawn from (build/tables, BUILD) say what they should? Passes with their
+times, collectives by playing their messages with sets of ranks, matrices by painting their rectangles, and measured.py
+by a trace whose steps are a schedule's table. Bubbles, buckets and rounding: the book's outputs (check_docs.py). The
+last line is "N passed, N failed".
 """
 import collections, itertools, json, os, re, sys, tempfile
 
 from checks import ROOT, check, finish, launch
 import measured
-
-
-def number(pattern, text):
-    return float(re.search(pattern, text)[1])
-
-
-def check_schedule(kind, p, v, m, bubble, slots):
-    """All passes take 1. bubble: by the schedule's formula; slots: of stage 0, in micro-batches. That passes come after
-    what they need is test_schedule_time's matter; here each is there once, a stage's one after another."""
-    rows, note = measured.table("schedule", "--schedule", kind, "--pp", p, "--vpp", v, "--microbatches", m)
-    kinds, free, early = {row.kind for row in rows}, collections.Counter(), 0
-    for row in rows:
-        early += free[row.stage] > row.start
-        free[row.stage] = row.end
-    idle = p * max(free.values()) / (3 * p * v * m) - 1
-    check(len(rows) == p * v * m * len(kinds) and {(row.kind, row.stage, row.chunk, row.micro_batch) for row in rows} ==
-          set(itertools.product(kinds, range(p), range(v), range(m))) and early == 0 and abs(idle - bubble) < 1e-9 and
-          abs(number(r"bubble ([\d.]+)", note) - 100 * idle) < 0.01 and
-          number(r"step ([\d.]+)", note) == max(free.values()) and number(r"of ([\d.]+) micro", note) == slots,
-          f"{kind}: each pass once, {len(rows)} rows, {early} too early, bubble {idle}; {note}")
-
-
-def use_is_right(rows, note):
-    used = len({(row.step, row.source, row.to) for row in rows})
-    links, steps = number(r"(\d+) links", note), max(row.step for row in rows)
-    return abs(number(r"use ([\d.]+)", note) - used / links / steps) < 6e-4 and \
-        abs(number(r"busy in ([\d.]+)", note) - used / links) < 6e-3
 
 
 def check_collective(topology, algorithm, kind, ranks):
@@ -51,8 +25,7 @@ def check_collective(topology, algorithm, kind, ranks):
             wrong += kind == "all-reduce" and not row.add and row.to == row.owner  # which has the sum already
     full = [set(range(ranks)) if kind != "all-gather" else {c} for c in range(ranks)]
     missing = sum(have[r, c] != full[c] for r, c in have if kind != "reduce-scatter" or r == c)
-    check(wrong + missing == 0 and use_is_right(rows, note),
-          f"{kind}, {note}: {wrong} wrong messages, {missing} chunks missing")
+    check(wrong + missing == 0, f"{kind}, {note}: {wrong} wrong messages, {missing} chunks missing")
 
 
 def check_routes():
@@ -61,14 +34,13 @@ def check_routes():
     want = [sum(min((x - y) % 4, (y - x) % 4) for r in range(16) for x, y in zip(divmod(r, 4), divmod(r ^ bit, 4)))
             for bit in (1, 2, 4, 8)]
     found = collections.Counter(row.step for row in rows)
-    check(sorted(found.values()) == sorted(2 * want) and use_is_right(rows, note), f"{note}: links of a step {found}")
+    check(sorted(found.values()) == sorted(2 * want), f"{note}: links of a step {found}")
 
 
 def check_matrices(options, copies):
     """Paints what is written, and counts all that is held."""
     rows, _ = measured.table("matrices", "--model", "tiny", *options)
-    tensors, note = measured.table("tensors", "--model", "tiny")
-    sizes = {row.tensor: row.elements for row in tensors}
+    sizes = {row.tensor: row.elements for row in measured.table("tensors", "--model", "tiny")[0]}
     held, canvas, twice = collections.Counter(), {}, 0
     width = {name: max(r.x + r.width for r in rows if r.matrix == name) for name in {row.matrix for row in rows}}
     for row in rows:
@@ -82,15 +54,6 @@ def check_matrices(options, copies):
     check(twice == 0 and canvas.keys() == held.keys() and all(all(paint) for paint in canvas.values()) and
           all(held[name] == sizes[name] * copies(name) for name in held),
           f"{' '.join(options)}: every element of {len(canvas)} matrices is written once, held by as many as should")
-    check(number(r"(\d+) parameters", note) == sum(sizes.values()), f"  {note}")
-
-
-def check_buckets():
-    whole, shards = (measured.table("buckets", "--dp", 4, "--zero", zero)[0] for zero in (0, 1))
-    check(sum(row.elements for row in whole) == 842496 and [row.layer for row in whole][1:5] == [3, 2, 1, 0] and
-          "wte" in whole[-1].tensor, "buckets have all parameters of tiny, the last block first, the embedding last")
-    check([4 * row.elements for row in shards] == [row.elements for row in whole for _ in range(4)],
-          "ZeRO's shards are quarters")
 
 
 def check_measured(kind, p, v, options):
@@ -119,25 +82,18 @@ def check_measured(kind, p, v, options):
 
 
 def main():
-    check_schedule("gpipe", 4, 1, 8, 3 / 8, 8)
-    check_schedule("1f1b", 4, 1, 8, 3 / 8, 4)
-    check_schedule("interleaved", 4, 2, 8, 3 / 16, 5.5)
-    check_schedule("zb-h1", 4, 1, 8, 3 / 24, 4)
-    check_schedule("zb-v", 4, 2, 8, 3 / 48, 4)
     for kind in "all-reduce", "reduce-scatter", "all-gather":
         check_collective("torus:4x4", "multitree", kind, 16)
         check_collective("ring:6", "ring", kind, 6)
     check_matrices(("--tp", "2", "--pp", "2", "--dp", "2"), lambda name: 4 if "transformer.w" in name else 2)
     check_matrices(("--tp", "4"), lambda name: 4 if "wpe" in name else 1)
     check_routes()
-    check_buckets()
     rows, _ = measured.table("schedule", "--schedule", "zb-h1", "--pp", 2, "--forward", "4,5", "--input", 2,
                              "--weight", 3)
     want = {"forward": (4, 5), "backward input half": (2, 2), "backward weight half": (3, 3)}
-    check(all(row.end - row.start == want[row.kind][row.stage] for row in rows), "each pass takes its time")
-    ends = {rate: measured.table("rounding", "--rate", rate)[0][-1] for rate in (0.001, 0.003)}
-    check(abs(ends[0.001].master - 0.9) < 2e-3 and abs(ends[0.001].random - 0.9) < 2e-3 and
-          ends[0.001].nearest == 0.6016 and ends[0.003].nearest > 0.85, f"rounding: {ends}")
+    passes = {(row.kind, row.stage, row.micro_batch) for row in rows}
+    check(len(rows) == len(passes) == 3 * 2 * 8 and
+          all(row.end - row.start == want[row.kind][row.stage] for row in rows), "each pass once, for its time")
     check_measured("1f1b", 4, 1, ("--forward", "1,2,3,2", "--input", "2,2,5,3", "--transfer", "0.5"))
     check_measured("zb-v", 2, 2, ("--forward", "1.5,2,1,3", "--input", "2", "--weight", "1,2"))
     finish()

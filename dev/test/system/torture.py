@@ -24,17 +24,15 @@ import argparse, concurrent.futures, contextlib, filecmp, glob, itertools, json,
 import subprocess, sys, tempfile, time
 from pathlib import Path
 
-from checks import check, finish
+from checks import ROOT, check, finish
 
-SYSTEM = os.path.dirname(os.path.abspath(__file__))
-PROJECT = os.path.realpath(f"{SYSTEM}/../../..")
-TRAIN, MPIRUN = f"{PROJECT}/train_gpt", f"{PROJECT}/scripts/mpirun.sh"
+SYSTEM, TRAIN, MPIRUN = f"{ROOT}/dev/test/system", f"{ROOT}/train_gpt", f"{ROOT}/scripts/mpirun.sh"
 MODEL = "--layers 4 --hidden 16 --heads 4 --seq 16 --micro-batch 1 --global-batch 8 --warmup 2 --eval-every 2 " \
         "--eval-sequences 4 --sample-every 0 --data text.txt"
 SECONDS = int(os.environ.get("TORTURE_PATIENCE", "90"))  # for a run: it takes a few
 TIMES = ("step_ms", "tokens_per_s", "mfu", "bubble", "peak_mem_bytes")  # of log.jsonl; these differ from run to run
 BESIDE = ("best", "log.jsonl", "options.txt")  # a run's other files
-MPI = False  # set by main
+MPI = b"MPI_Init" in Path(TRAIN).read_bytes() and os.environ.get("MPIRUN", "mpirun") != ""
 
 # ---- A run, as processes -----------------------------------------------------------------------------------------
 
@@ -449,17 +447,9 @@ def moved(ranks, mesh):
     scenario("a folder that is moved away", out, lambda: os.rename(out, "elsewhere"),
              lambda: os.rename("elsewhere", out), "No such file or directory", ranks, mesh)
 
-def limited():
-    """A limit on the size of files, whose signal would be the end of a program that does not look."""
-    status, said, errors = finished(1, f"{LONG} --save-every 100", "limited", "ulimit -f 120;")
-    of_log = sum("log.jsonl" in line for line in reports(errors))  # once, and at the end
-    check(status == 1 and f"step   {STEPS}/{STEPS}" in said and "File too large" in errors and of_log in (0, 2)
-          and not names("limited", r"step_.*"), f"files of 60 KB at most: status {status}: {errors[-300:]}")
-
 def disks(short):
     completed("a good disk", 1, f"{LONG} --save-every 0", "disk.whole")
     full()
-    limited()
     moved(1, "")
     if MPI and not short:
         moved(2, "--pp 2")
@@ -524,7 +514,6 @@ def calls(rng, short):
 # ---- The command line --------------------------------------------------------------------------------------------
 
 def main():
-    global MPI
     parser = argparse.ArgumentParser()
     for name, usual in (("--kills", 200), ("--broken", 500), ("--minutes", 15), ("--seed", int(time.time()))):
         parser.add_argument(name, type=int, default=usual)
@@ -533,7 +522,6 @@ def main():
     o = parser.parse_args()
     rng = random.Random(o.seed)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing is left behind
-    MPI = b"MPI_Init" in Path(TRAIN).read_bytes() and os.environ.get("MPIRUN", "mpirun") != ""
     started = time.monotonic()
     deadline = lambda share: started + 60 * o.minutes * (1 if o.only else share)  # of the time, when a part ends
     print(f"seed {o.seed}", flush=True)
