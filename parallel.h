@@ -180,7 +180,9 @@ static inline int stage_first_layer(const ParallelConfig* parallel, int L, int n
 static inline bool parallel_check_sites(const ParallelConfig* parallel, bool sync, Error* error) {
     const Mesh* mesh = &parallel->mesh;
     if (mesh->d % mesh->sites != 0)
-        return fail(error, "--sites %d does not divide the %d replicas (--dp)", mesh->sites, mesh->d);
+        return fail(error,
+                    "--sites %d, given or of the run that is resumed, does not divide %d replica%s: give another --dp",
+                    mesh->sites, mesh->d, plural(mesh->d));
     if (parallel->zero && (mesh->sites > 1 || !sync))
         return fail(error, "--zero %d divides one optimizer's state over all replicas, which does not go with %s",
                     parallel->zero,

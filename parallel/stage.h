@@ -545,7 +545,7 @@ static inline void stage_take_lists(Stage* stage) {
 static inline bool stage_plan(Stage* stage, const ModelConfig* m, ParallelConfig parallel, int B, int T,
                               const Schedule* schedule, Scope scope, DtypeInfo type, Error* error) {
     memset(stage, 0, sizeof *stage);
-    if ((int64_t)B * T > INT32_MAX)
+    if ((int64_t)B * T * streams_per_rank(&parallel) > INT32_MAX)
         return fail(error, "--micro-batch %d of %d tokens is more than 2^31 tokens at once", B, T);
     stage->grads.scope = scope;
     stage->grads.hierarchical = scope == SCOPE_WORLD && parallel.mesh.sites > 1;

@@ -173,7 +173,7 @@ static inline bool plan_memory(StageMemory* largest, double room, const ModelCon
     for (; at.mesh.pipeline < plan->p && largest->bytes <= room;
          at.mesh.pipeline = next_distinct_stage(plan, at.mesh.pipeline)) {
         Layout layout;
-        if ((int64_t)B * T > INT32_MAX)
+        if ((int64_t)B * T * streams_per_rank(parallel) > INT32_MAX)
             return fail(error, "--micro-batch %d of %d tokens is more than 2^31 tokens at once", B, T);
         if (!layout_build(&layout, m, at, T, error)) return false;
         Schedule schedule = schedule_build(plan, at.mesh.pipeline);

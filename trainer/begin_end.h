@@ -79,7 +79,8 @@ static inline void print_end(const Trainer* t) {
         printf("done      nothing to train: step %lld is reached, and --steps is %lld; more --steps continue the run\n",
                (long long)t->step, (long long)o->steps);
     else
-        printf("done      %lld steps in %s\n", (long long)(t->step - t->first_step), duration);
+        printf("done      %lld step%s in %s\n", (long long)(t->step - t->first_step), plural(t->step - t->first_step),
+               duration);
     if (t->step >= o->steps) return;
     const char* saved = t->unsaved ? "not saved; the same command with --resume resumes from the checkpoint before"
                                    : "saved: the same command with --resume goes on";

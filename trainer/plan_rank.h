@@ -125,8 +125,8 @@ static inline bool plan_this_rank(Trainer* t, const ModelConfig* model, const Pa
                                   DtypeInfo type, Error* error) {
     const Settings* o = &t->settings;
     AsyncConfig async;
-    if (!settings_async(&async, o, parallel->mesh.sites, error) || !parallel_check(parallel, model, T, error) ||
-        !plan_schedule(t, model, parallel, error) ||
+    if (!settings_async(&async, o, parallel->mesh.sites, error) || !plan_schedule(t, model, parallel, error) ||
+        !parallel_check(parallel, model, T, error) ||
         !canonical_check(parallel, t->schedule.config.m, async.mode == DP_SYNC, o->allreduce, error) ||
         !stage_plan(&t->stage, model, *parallel, (int)o->micro_batch, T, &t->schedule, async_schedule_scope(&async),
                     type, error))

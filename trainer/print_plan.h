@@ -203,7 +203,8 @@ static void print_data(const Trainer* t) {
     tokens_describe(text, sizeof text, &t->train_files);
     print_line("data      %s; %.3g epochs", text, sequences / (double)t->train.count);
     if (t->held_out && t->settings.eval_every)
-        print_line("val       %lld sequences of it, in %lld blocks", (long long)t->val.count, (long long)t->val.blocks);
+        print_line("val       %lld sequences of it, in %lld block%s", (long long)t->val.count, (long long)t->val.blocks,
+                   plural(t->val.blocks));
     if (!t->val_files.files) return;
     tokens_describe(text, sizeof text, &t->val_files);
     print_line("val       %s", text);
@@ -217,9 +218,14 @@ static void print_optimizer(const Settings* settings) {
     if (settings->clip > 0) snprintf(clip, sizeof clip, "clip %g", settings->clip);
     print_line("optimizer %s: beta1 %g%s, weight decay %g, %s", optimizer->name, settings->beta1, second,
                settings->weight_decay, clip);
-    print_line("lr        %g after a warm-up of %lld step%s; %s to %g at step %lld", settings->lr,
-               (long long)settings->warmup, plural(settings->warmup), lr_curves[settings->decay].name, settings->min_lr,
-               (long long)settings->steps);
+    if (settings->warmup >= settings->steps)
+        print_line("lr        up to %g: the run ends within its warm-up of %lld step%s to %g",
+                   learning_rate(settings, settings->steps - 1), (long long)settings->warmup, plural(settings->warmup),
+                   settings->lr);
+    else
+        print_line("lr        %g after a warm-up of %lld step%s; %s to %g at step %lld", settings->lr,
+                   (long long)settings->warmup, plural(settings->warmup), lr_curves[settings->decay].name,
+                   settings->min_lr, (long long)settings->steps);
 }
 
 // Prints the global batch, and its gradient accumulation.
@@ -343,16 +349,19 @@ static void print_traffic(const Trainer* t, Bytes all) {
     const bool divided = parallel->mesh.t > 1 && (parallel->scatter || parallel->sequence_parallel);
     printf("traffic of a step, MB, all ranks together              counted      formula\n");
     const char* layer = more ? "8 b s h (t-1)/t a layer, and more" : "8 b s h (t-1)/t a layer";
-    print_traffic_row("tensor", is_caat(&t->stage) ? "8 b s h (t-1)/t a layer, shared" : layer, (double)NAN,
-                      sum.layers);
-    print_traffic_row("", "embedding, head, norms, boundary", (double)NAN, sum.ends);
-    print_traffic_row("", "together", t->bytes.tensor, sum.layers + sum.ends);
-    print_traffic_row("pipeline", divided ? "b s h / t a boundary and direction" : "b s h a boundary and direction",
-                      t->bytes.pipeline, sum.pipeline + sum.tied);
+    if (parallel->mesh.t > 1) {
+        print_traffic_row("tensor", is_caat(&t->stage) ? "8 b s h (t-1)/t a layer, shared" : layer, (double)NAN,
+                          sum.layers);
+        print_traffic_row("", "embedding, head, norms, boundary", (double)NAN, sum.ends);
+        print_traffic_row("", "together", t->bytes.tensor, sum.layers + sum.ends);
+    }
+    if (parallel->mesh.p > 1)
+        print_traffic_row("pipeline", divided ? "b s h / t a boundary and direction" : "b s h a boundary and direction",
+                          t->bytes.pipeline, sum.pipeline + sum.tied);
     const double factor = sums_factor(&t->data_plans[PLAN_ALL_REDUCE]);
     if (parallel->mesh.sites > 1 || t->stage.async)
         print_site_traffic(t, all, sites);
-    else
+    else if (parallel->mesh.d > 1)
         print_traffic_row("data", factor > 1 ? "2 (d-1)/d of the parameters, and more" : "2 (d-1)/d of the parameters",
                           t->bytes.data, factor * sum.data);
 }

@@ -239,6 +239,8 @@ check "all lines up to the checkpoint stay as they were, and the run adds its ow
 # ---- arguments
 refuses 2 "--steps" --steps -1
 refuses 2 "--out: the value is missing" --out --resume
+check "a run that ends within its warm-up says so" \
+    "$train --steps 100 --warmup 2000 --dry-run | grep -q '^lr  *up to 0.00015: '"
 large="--model gpt3-1008B --data text.txt --dry-run"
 check "a model of terabytes is not listed in megabytes, nor trained" \
     "$train $large >out 2>err && $train $large --tp 2 >two.out 2>err && grep -q '^memory .* TB' out &&
