@@ -141,7 +141,7 @@ static void head_forward(const Pass* pass, int layer) {
 // one the head's losses, -log p(target) of every token, are on each of its tensor ranks.
 static void chunk_forward(Stage* stage, Activations* acts) {
     const Chunk* chunk = acts->chunk;
-    const Pass pass = {stage, acts, NULL, 0, false, false};
+    const Pass pass = {stage, acts, NULL, 0, false, false}; // forward: no gradients
     Pass part[HALVES]; // of the micro-batch
     pass_parts(part, &pass);
     if (chunk->first) each_part(part, -1, vocab_parallel_embedding_forward);

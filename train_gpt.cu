@@ -87,8 +87,11 @@ static int train(Trainer* t) {
 
 // One update on the next global batch: the sequences [t->sequences, t->sequences + batch). StepInput: trainer/batch.h.
 static void train_step(Trainer* t) {
-    const int64_t batch = t->settings.global_batch;
-    const StepInput input = {&t->schedule, &t->train, t->sequences, t->sequences + batch, true, NULL, NULL};
+    StepInput input = {};
+    input.schedule = &t->schedule;
+    input.loader = &t->train;
+    input.first = t->sequences, input.end = t->sequences + t->settings.global_batch;
+    input.trains = true;
     const Bytes before = bytes_sent(t);
     const double started = seconds_now();
     heartbeat_phase(watchdog_row(&t->watch), PHASE_TRAINING, t->step + 1);
@@ -98,7 +101,7 @@ static void train_step(Trainer* t) {
     run_schedule(t, &input);
     trace_span(t->world.trace, "step", "step", (int)t->step + 1, started, seconds_now());
     t->step++;
-    t->sequences += batch;
+    t->sequences = input.end;
     if (t->skipped_in_row) recast_parameters(&t->stage, t->settings.seed, t->step); // rounds as a run resumed here
     const int64_t merged = t->stage.async ? async_dp_step_end(&t->stage, t->settings.seed, t->step) : 0;
     double asked = (double)stop_signals; // signals (trainer/graceful_stop.h), which the next line sums over the ranks
@@ -160,10 +163,10 @@ static void run_forward(Trainer* t, const StepInput* input, Action action) {
     Activations* acts = &stage->activations[action.slot];
     const int k = action.microbatch;
     PipelineBuffers* boundary = boundary_of(stage, action.chunk, k);
-    comm_wait(&stage->send_forward[action.slot]); // of the micro-batch that used this slot before
+    comm_wait(&stage->send_forward[action.slot]); // the micro-batch that used this slot before has left it
     bind_microbatch(t, acts, input, action.chunk, k);
     comm_wait(&boundary->receive_forward);
-    const double started = time_of_work(t); // of a GPU's work only where a trace is wanted, else the host's
+    const double started = time_of_work(t); // the device's time only where a trace is wanted: it waits for the device
     if (!acts->chunk->first)
         boundary_unpack(&t->groups, &stage->layout.parallel, acts->x[0], boundary->input,
                         (int64_t)acts->N * stage->model.C);
@@ -185,7 +188,7 @@ static void run_backward(Trainer* t, Action action) {
     const int64_t n = (int64_t)acts->N * stage->model.C;
     const bool dgrad = action_makes_input_gradient(action.kind), wgrad = action_adds_weight_gradients(action.kind);
     if (dgrad) comm_wait(&boundary->receive_backward);
-    if (dgrad) comm_wait(&boundary->send_backward); // of micro-batch k - PIPELINE_BUFFERS_PER_DIRECTION
+    if (dgrad) comm_wait(&boundary->send_backward); // micro-batch k - PIPELINE_BUFFERS_PER_DIRECTION has left it
     const double started = time_of_work(t);
     if (dgrad && !acts->chunk->last) boundary_unpack(&t->groups, parallel, g->dx, boundary->gradient, n);
     const bool ends = parallel->canonical && wgrad && ends_leaf(parallel, k, t->schedule.config.m);
@@ -272,7 +275,9 @@ static double validate(Trainer* t) {
     double sum = 0, part;
     enter_phase(t, PHASE_VALIDATING);
     for (int64_t first = 0; first < count; first += window) {
-        const StepInput input = {NULL, &t->val, first, min_i64(count, first + window), false, NULL, NULL};
+        StepInput input = {};
+        input.loader = &t->val;
+        input.first = first, input.end = min_i64(count, first + window);
         run_window(t, input);
         device_to_host(&part, stage->sums + first_loss(&stage->layout), sizeof part);
         sum += part;
@@ -309,11 +314,13 @@ static void evaluate(Trainer* t, Evaluation* e) {
     enter_phase(t, PHASE_EVALUATING);
     memset(e->sums, 0, (size_t)e->rows * sizeof(double));
     for (int64_t first = 0; first < e->rows; first += window) {
-        const int64_t end = min_i64(e->rows, first + window);
-        const StepInput input = {NULL, NULL, first, end, false, e, losses};
+        StepInput input = {};
+        input.evaluation = e;
+        input.first = first, input.end = min_i64(e->rows, first + window);
+        input.losses = losses;
         const int m = run_window(t, input);
         if (mine) add_up_rows(t, &input, m, host, e->sums);
-        if (is_main(t)) printed = print_progress(e, end, started, printed);
+        if (is_main(t)) printed = print_progress(e, input.end, started, printed);
     }
     sum_over_mesh(&t->groups, e->sums, e->rows);
     if (host != losses) free(host);
