@@ -142,7 +142,7 @@ static void head_forward(const Pass* pass, int layer) {
 static void chunk_forward(Stage* stage, Activations* acts) {
     const Chunk* chunk = acts->chunk;
     const Pass pass = {stage, acts, NULL, 0, false, false}; // forward: no gradients
-    Pass part[HALVES]; // of the micro-batch
+    Pass part[HALVES];                                      // the micro-batch's halves, or it alone
     pass_parts(part, &pass);
     if (chunk->first) each_part(part, -1, vocab_parallel_embedding_forward);
     for (int l = 0; l < chunk->layers; l++) block_forward(part, chunk->begin + l);
@@ -182,7 +182,7 @@ static void mlp_branch_backward(const Pass* pass, int layer, int steps) {
     }
     if (steps & DGRAD_NORM) {
         await_sum_and_norm_backward(pass, layer, NORM2_W, NORM2_B);
-        row_parallel_output_grad_start(pass, layer); // of attention
+        row_parallel_output_grad_start(pass, layer); // for attention, the branch below
     }
 }
 
@@ -203,7 +203,7 @@ static void attention_branch_backward(const Pass* pass, int layer, int steps) {
     }
     if (steps & DGRAD_NORM) {
         await_sum_and_norm_backward(pass, layer, NORM1_W, NORM1_B);
-        row_parallel_output_grad_start(pass, layer - 1); // of the mlp below
+        row_parallel_output_grad_start(pass, layer - 1); // for the mlp of the block below
     }
 }
 
@@ -285,10 +285,10 @@ static void block_backward(const Pass* part, int layer) {
 static void chunk_backward(const Pass* pass) {
     const Chunk* chunk = pass->acts->chunk;
     const int end = chunk->begin + chunk->layers;
-    Pass part[HALVES]; // of the micro-batch
+    Pass part[HALVES]; // the micro-batch's halves, or it alone
     pass_parts(part, pass);
     if (chunk->last) head_backward(part);
-    if (pass->computes & DGRAD) each_part(part, end - 1, row_parallel_output_grad_start); // of the last mlp
+    if (pass->computes & DGRAD) each_part(part, end - 1, row_parallel_output_grad_start); // for the last mlp
     for (int l = end - 1; l >= chunk->begin; l--) block_backward(part, l);
     if (chunk->first && (pass->computes & WGRAD)) vocab_parallel_embedding_backward(part);
 }

@@ -251,7 +251,7 @@ typedef struct {
     double init_mean, init_std;
 } Tensor;
 
-enum { MODEL_LAYER_TENSORS = 12 }; // of a block, at most; fewer are before and after the blocks
+enum { MODEL_LAYER_TENSORS = 12 }; // a block has these at most; before and after the blocks are fewer
 enum { TENSOR_ROWS = 21 };
 
 // A row of the table of tensors, with its names in Hugging Face's two formats.
@@ -263,7 +263,7 @@ typedef struct {
     int64_t rows, cols; // cols = 0: a vector
     Parallel parallel;
     int grad, parts;
-    double mean, std; // of the initial values
+    double mean, std; // the initial values'
 } TensorRow;
 
 // The table, in memory order. Initial values: normal(0, 0.02), and 0.02 / sqrt(2 L) for the two matrices of a block

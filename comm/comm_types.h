@@ -102,9 +102,9 @@ typedef struct {
     const struct CommBackend* backend; // that executes it, ...
     // ... and what the backends have of it
     MPI_Request mpi;
-    int* counts;            // (size), of MPI's reduce-scatter: elements of every rank
+    int* counts;            // (size): for MPI's reduce-scatter, the elements of every rank
     struct PlanRun* run;    // by plan
-    struct CommTask* task;  // of the group's thread
+    struct CommTask* task;  // what the group's thread has to do
     void *staged, *deliver; // the host's copy of device memory, or NULL, and where the result in it belongs
     void* done;             // NCCL: the event after the operation on its stream, or NULL
 } CommRequest;

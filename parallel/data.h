@@ -25,20 +25,20 @@ enum { MAX_INFLIGHT_REDUCTIONS = 2 };
 typedef struct {
     float* gradient;     // (elements of the bucket): computed here
     float* sum;          // this rank's part of the sum arrives here: `gradient`, which gets all of it, or a shard
-    CommRequest request; // of the sum; with sites then of the sum between them (sites.h)
+    CommRequest request; // the sum in flight; with sites, after it, the sum between them (sites.h)
 } BucketMemory;
 
 // The gradients of one stage, in float32.
 typedef struct {
     Scope scope;                            // the replicas whose gradients are summed
     BucketMemory* bucket;                   // (buckets of the layout), or with ZeRO 2 two, which these use in turn
-    float* all;                             // (layout.elements): of all buckets, over micro-batches; NULL with ZeRO 2
+    float* all;                             // (layout.elements): all buckets', over micro-batches; NULL with ZeRO 2
     float* shards;                          // this rank's shards of the sums: (layout.elements / d) with ZeRO; sites.h
     float* update;                          // what the update reads: shards with ZeRO, else all
     int in_flight[MAX_INFLIGHT_REDUCTIONS]; // the buckets whose sums were started last, or -1
-    int next;                               // of in_flight, the next to use; ZeRO 2: also the bucket memory in use
+    int next;                               // the place of in_flight to use next; ZeRO 2: also the bucket memory in use
     bool hierarchical;                      // sums continue between sites (sites.h)
-    LeafTree tree;                          // of leaves that are not yet summed over the ranks
+    LeafTree tree;                          // leaves' sums that are not yet summed over the ranks
 } GradientBuckets;
 
 // ZeRO 2: all buckets share the memory of two, which they use in turn.
@@ -127,8 +127,8 @@ static inline void buckets_progress(BucketMemory* buckets, int n) {
     comm_check_errors();
 }
 
-// Waits for the sums of a chunk's gradients; -1: of the tied embedding's, which sum_tied_embedding_grads sums
-// further. (ZeRO 2: of all in flight.)
+// Waits for the sums of a chunk's gradients (ZeRO 2: for all sums in flight). Chunk -1 is the tied embedding's bucket,
+// which sum_tied_embedding_grads sums further.
 static inline void finish_grad_sync(GradientBuckets* grads, const Layout* layout, int chunk) {
     for (int i = 0; i < grad_buckets(layout); i++) {
         if (buckets_share_memory(layout))

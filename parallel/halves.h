@@ -48,7 +48,7 @@ static inline void activations_half(Activations* half, const Stage* stage, const
     if (!acts->head) return;
     half->head = &stage->head[stage->head_slots + i];
     rows_from(half->head, acts->head, head_buffers(stage), row);
-    half->head->losses = acts->head->losses + token; // of both halves one after the other
+    half->head->losses = acts->head->losses + token; // the halves' losses stand one after the other
 }
 
 static inline void gradients_half(ActivationGrads* half, const Stage* stage, const ActivationGrads* g,

@@ -17,7 +17,7 @@ exp(logit - maximum), and the target's logit, which one rank has and the others 
 
 // x[0] (R, C): the embeddings of acts->inputs, and of their positions where these are learned. A rank has the rows of
 // its tokens and zeros for other ranks' tokens: the sum over the ranks is the embedding, with which every stream
-// begins. layer: of the tables, -1.
+// begins. layer: -1, where the tables are.
 static inline void vocab_parallel_embedding_forward(const Pass* pass, int layer) {
     const Stage* stage = pass->stage;
     Activations* acts = pass->acts;

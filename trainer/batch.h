@@ -15,7 +15,7 @@ typedef struct {
     int64_t first, end;
     bool trains;
     const Evaluation* evaluation; // NULL: none
-    float* losses;                // (m, B, T), on the device of the rank with the head: of an evaluation's tokens
+    float* losses;                // an evaluation's: (m, B, T), on the device of the rank with the head; else NULL
 } StepInput;
 
 static inline int64_t microbatch_first(const Trainer* t, const StepInput* input, int k) {
@@ -47,7 +47,7 @@ static inline int64_t window_sequences(const Trainer* t) {
     return (int64_t)forward_window(t) * t->stage.B * t->stage.layout.parallel.mesh.d;
 }
 
-// The most micro-batches of a replica whose tokens are loaded at once: of a step, or of a window.
+// The most micro-batches of a replica whose tokens are loaded at once: a step's, or a window's.
 static inline int most_loaded(const Trainer* t) {
     const Settings* o = &t->settings;
     const bool trains = settings_is_training(o);
@@ -57,15 +57,15 @@ static inline int most_loaded(const Trainer* t) {
     return (int)max_i64(window, trains ? t->schedule.config.m : 1);
 }
 
-// Of every token a batch has input and target.
+// A batch has two numbers for every token: input and target.
 static inline size_t batch_bytes(const TokenBatch* batch) { return (size_t)(2 * batch->tokens) * sizeof(int32_t); }
 // Bytes of the losses of a window's tokens, which the rank with the head keeps while it evaluates.
 static inline size_t evaluation_bytes(const Trainer* t) {
     return (size_t)forward_window(t) * (size_t)t->stage.B * (size_t)t->stage.T * sizeof(float);
 }
 
-// Device memory of tokens and of an evaluation's losses, on a rank with this layout. arena_bytes: of one arena, where
-// scratch includes these. rank_bytes: of all arenas.
+// Bytes that tokens and an evaluation's losses take on the device of a rank with this layout. arena_bytes: an arena's,
+// where scratch includes these; rank_bytes: all arenas'.
 static inline double loaded_bytes(const Trainer* t, const Layout* layout) {
     const TokenBatch batch = {NULL, NULL, (int64_t)most_loaded(t) * t->stage.B * t->stage.T};
     const bool loads = layout->first_stage || layout->last_stage;
@@ -133,12 +133,13 @@ static inline void load_batch(Trainer* t, const StepInput* input) {
     for (int k = 0; k < m; k++) load_microbatch(t, input, k);
     if (DEVICE_IS_HOST) return;
     const TokenBatch* batch = &t->batch;
-    const size_t size = (size_t)m * (size_t)stage->B * (size_t)stage->T * sizeof(int32_t); // of the inputs, or targets
+    const size_t size =
+        (size_t)m * (size_t)stage->B * (size_t)stage->T * sizeof(int32_t); // the inputs', and the targets'
     device_from_host(batch->device, batch->host, size);
     device_from_host(batch->device + batch->tokens, batch->host + batch->tokens, size);
 }
 
-// Where the losses of micro-batch k are added up: of its leaf, in training.
+// Where the losses of micro-batch k are added up: in training, its leaf's sum.
 static inline double* loss_of_microbatch(const Stage* stage, const StepInput* input, int k) {
     const int leaf = input->trains ? leaf_of_microbatch(&stage->layout.parallel, k, input->schedule->config.m) : 0;
     return stage->sums + first_loss(&stage->layout) + leaf;

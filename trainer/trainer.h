@@ -60,12 +60,12 @@ typedef struct {
     Plan data_plans[PLAN_KINDS];       // the data group's sums of gradients and gathers of parameters; n = 0: none
     Plan inter_site_plans[PLAN_KINDS]; // the inter-site group's
     TokenFiles train_files, val_files; // without files: none
-    Tokenizer tokenizer;               // of the tokens in them; vocab 0: not known
+    Tokenizer tokenizer;               // has made the tokens in them; vocab 0: not known
     DataLoader train, val;
-    uint64_t data_checksum;  // of the training data
+    uint64_t data_checksum;  // the training data's
     int held_out;            // blocks of it to validate on, at most; 0: none
-    Evaluations evaluations; // of --evaluate
-    bool evaluated;          // in this step
+    Evaluations evaluations; // the files that --evaluate names
+    bool evaluated;          // this step has evaluated them
     TokenBatch batch;
     Saver saver;
     Export export_to;                 // --export: where the weights go at the end
@@ -78,14 +78,14 @@ typedef struct {
     char* config;                     // the text of a file of options: settings point into it
     int64_t step;                     // updates done
     int64_t sequences;                // consumed: the position in the data
-    double loss, grad_norm, val_loss; // of the last step; val_loss is NaN unless the step was validated
+    double loss, grad_norm, val_loss; // the last step's; val_loss is NaN unless the step was validated
     double started, loop_started;     // when the process began, and its first step
-    int64_t first_step;               // of this process: updates done before
-    Bytes first_bytes;                // sent before
-    double peak_flops;                // of all ranks, per second; 0: not known
-    int skipped_in_row;               // the last steps of this process, by --on-nan skip
-    double bubble; // of the last step: time without work / time with work, mean of all ranks; NaN where not measured
-    Bytes bytes;   // of the last step, sent by all ranks together
+    int64_t first_step;               // updates done when this process began
+    Bytes first_bytes;                // sent by then
+    double peak_flops;                // all ranks together, FLOP/s; 0: not known
+    int skipped_in_row;               // steps skipped one after the other up to now (--on-nan skip)
+    double bubble; // the last step's time without work / time with work, mean of all ranks; NaN where not measured
+    Bytes bytes;   // all ranks together have sent these in the last step
     Stop stop;
     bool stops; // the run ends after the last step that was made, as a signal has asked
 } Trainer;
