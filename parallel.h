@@ -153,17 +153,9 @@ static inline int tp_cuts(const ParallelConfig* parallel) { return parallel->mes
 // S of C channels, rounded down as in the authors' code.
 static inline int caat_channels(const CaatConfig* caat, int C) { return (int)((double)C * caat->fraction); }
 
-// The factor on private channels, which are not summed, forward and backward: they get the size of shared ones.
-static inline double caat_factor(const CaatConfig* caat) { return sqrt(caat->ranks); }
-
 // The virtual stage that is a chunk of a pipeline rank: a loop, or (folded) up and down: two chunks make a V.
 static inline int virtual_stage(int p, bool folded, int stage, int chunk) {
     return chunk * p + (folded && chunk % 2 ? p - 1 - stage : stage);
-}
-
-// The pipeline rank that holds virtual stage `number`, as its chunk number / p.
-static inline int virtual_stage_holder(int p, bool folded, int number) {
-    return folded && number / p % 2 ? p - 1 - number % p : number % p;
 }
 
 static inline int virtual_stages(const ParallelConfig* parallel) { return parallel->mesh.p * parallel->v; }
@@ -262,7 +254,6 @@ typedef struct {
 
 // One of the virtual stages (parallel/schedule.h) that a rank holds: consecutive blocks.
 typedef struct {
-    int number;              // of the virtual stage
     int first_layer, layers; // of the model
     int begin;               // its first block among those of this rank
     bool first, last;        // it begins with the embedding; it ends with the head
@@ -398,12 +389,12 @@ static inline void layout_chunks(Layout* layout, const ModelConfig* model) {
     layout->chunk = (Chunk*)checked_calloc((size_t)parallel->v, sizeof(Chunk), "the layout's chunks");
     for (int c = 0; c < parallel->v; c++) {
         Chunk* chunk = &layout->chunk[c];
-        chunk->number = virtual_stage(parallel->mesh.p, parallel->folded, parallel->mesh.pipeline, c);
-        chunk->first_layer = stage_first_layer(parallel, model->L, chunk->number);
-        chunk->layers = stage_first_layer(parallel, model->L, chunk->number + 1) - chunk->first_layer;
+        const int number = virtual_stage(parallel->mesh.p, parallel->folded, parallel->mesh.pipeline, c);
+        chunk->first_layer = stage_first_layer(parallel, model->L, number);
+        chunk->layers = stage_first_layer(parallel, model->L, number + 1) - chunk->first_layer;
         chunk->begin = layout->layers;
-        chunk->first = chunk->number == 0;
-        chunk->last = chunk->number == virtual_stages(parallel) - 1;
+        chunk->first = number == 0;
+        chunk->last = number == virtual_stages(parallel) - 1;
         layout->layers += chunk->layers;
         layout->first_stage = layout->first_stage || chunk->first;
         layout->last_stage = layout->last_stage || chunk->last;

@@ -157,12 +157,34 @@ static inline void async_dp_outer_step(const Stage* stage) {
     }
 }
 
-// ---- The delay compensation -------------------------------------------------------------------------------------
+// ---- The step ---------------------------------------------------------------------------------------------------
 
-// Squares of the corrections of a chunk's gradients with lambda = 1, for each tensor.
-static inline void async_dp_correction_squares(const Stage* stage, int chunk) {
+// At the beginning of a run: the initial weights are the global parameters, without any history.
+static inline void async_dp_init(const Stage* stage) {
+    const AsyncDp* async = stage->async;
+    device_copy(async->global_params, async->local_params, (size_t)stage->layout.elements * sizeof(float));
+}
+
+static inline void async_dp_step_begin(const Stage* stage) {
+    const AsyncDp* async = stage->async;
+    if (async->corrections) device_zero(async->corrections, (size_t)stage->layout.tensors * sizeof(double));
+}
+
+// Lets messages between sites make progress, unless a thread does.
+static inline void async_dp_progress(const Stage* stage) {
+    comm_progress(stage->async->request, stage->layout.buckets);
+}
+
+// After the sums of a chunk's gradients over the site (-1: see Bucket). dc-s3gd: finishes the sums of the changes, and
+// adds up the squares of the corrections of each tensor with lambda = 1.
+static inline void async_dp_finish_grad_sync(const Stage* stage, int chunk) {
     const AsyncDp* async = stage->async;
     const Layout* layout = &stage->layout;
+    if (async->config.mode != DP_DC_S3GD) return;
+    for (int b = 0; b < layout->buckets; b++) {
+        if (layout->bucket[b].chunk == chunk) async_dp_advance(stage, b);
+    }
+    if (async->config.compensation == 0) return;
     for (int i = 0; i < layout->n; i++) {
         const Slice* slice = &layout->slices[i];
         const TensorRange range = owned_range(stage, slice);
@@ -184,34 +206,6 @@ static inline void async_dp_set_compensation(Stage* stage, const double* squares
     for (int i = 0; i < tensors; i++)
         async->lambda[i] = compensation_lambda(async->config.compensation, squares[i], corrections[i]);
     free(corrections);
-}
-
-// ---- The step ---------------------------------------------------------------------------------------------------
-
-// At the beginning of a run: the initial weights are the global parameters, without any history.
-static inline void async_dp_init(const Stage* stage) {
-    const AsyncDp* async = stage->async;
-    device_copy(async->global_params, async->local_params, (size_t)stage->layout.elements * sizeof(float));
-}
-
-static inline void async_dp_step_begin(const Stage* stage) {
-    const AsyncDp* async = stage->async;
-    if (async->corrections) device_zero(async->corrections, (size_t)stage->layout.tensors * sizeof(double));
-}
-
-// Lets messages between sites make progress, unless a thread does.
-static inline void async_dp_progress(const Stage* stage) {
-    comm_progress(stage->async->request, stage->layout.buckets);
-}
-
-// After the sums of a chunk's gradients over the site (-1: see Bucket). dc-s3gd: finishes the sums of the changes.
-static inline void async_dp_finish_grad_sync(const Stage* stage, int chunk) {
-    const Layout* layout = &stage->layout;
-    if (stage->async->config.mode != DP_DC_S3GD) return;
-    for (int b = 0; b < layout->buckets; b++) {
-        if (layout->bucket[b].chunk == chunk) async_dp_advance(stage, b);
-    }
-    if (stage->async->config.compensation > 0) async_dp_correction_squares(stage, chunk);
 }
 
 // dc-s3gd: compensates a chunk's gradients for the delay; the step then begins at the global parameters.

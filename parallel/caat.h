@@ -30,18 +30,12 @@ static inline void caat_reduce_start(const Stage* stage, Activations* acts, cons
 static inline void caat_reduce_finish(const Stage* stage, Activations* acts, floatX* z, const floatX* x, bool back) {
     const CaatConfig* caat = &stage->layout.parallel.caat;
     const int streams = stage->layout.streams, C = stage->model.C, S = stage->layout.shared;
-    const float factor = (float)caat_factor(caat);
+    const float factor = (float)sqrt(caat->ranks); // of private channels: they get the size of shared ones
     comm_wait(&acts->sum);
     if (back && !caat->narrow)
         caat_unpack_floats(z, acts->shared, x, factor, streams, acts->tokens, C, S);
     else
         caat_unpack(z, (floatX*)acts->shared, x, factor, streams, acts->tokens, C, S);
-}
-
-// x (N, C): every stream begins with the same embeddings, one (tokens, C).
-static inline void caat_copy_streams(const Stage* stage, const Activations* acts, floatX* x, const floatX* one) {
-    const int C = stage->model.C;
-    caat_unpack(x, one, one, 1.0f, stage->layout.streams, acts->tokens, C, C);
 }
 
 // All streams began with the same embeddings, whose gradient is the sum of theirs, of all channels and over all ranks:

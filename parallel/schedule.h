@@ -289,9 +289,7 @@ static const ScheduleRow schedules[SCHEDULE_KINDS] = {
     {"zb-v", order_zb_v, true, true, 2, false, bubble_zb_v},
 };
 
-static inline const char* schedule_name(ScheduleKind kind) {
-    return (unsigned)kind < SCHEDULE_KINDS ? schedules[kind].name : "unknown schedule";
-}
+static inline const char* schedule_name(ScheduleKind kind) { return schedules[kind].name; }
 
 // Returns "gpipe|1f1b|...", for a command line.
 static inline const char* schedule_choices(void) {
@@ -362,8 +360,10 @@ static inline void parallel_set_schedule(ParallelConfig* parallel, ScheduleKind 
     parallel->folded = schedule_is_folded(kind);
 }
 
+// The pipeline rank that holds virtual stage `number`, as its chunk number / p.
 static inline int pipeline_holder(const PipelineConfig* config, int number) {
-    return virtual_stage_holder(config->p, schedule_is_folded(config->kind), number);
+    const int p = config->p;
+    return schedule_is_folded(config->kind) && number / p % 2 ? p - 1 - number % p : number % p;
 }
 
 // The number of the last virtual stage.

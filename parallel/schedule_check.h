@@ -31,10 +31,9 @@ enum { INPUT_BUFFER, GRADIENT_BUFFER, SEND_BUFFER, BUFFER_KINDS, NO_BUFFER = -1 
 
 // The state of one chunk.
 typedef struct {
-    int forwards, inputs, weights; // done: forward passes, dgrads, wgrads
-    unsigned whole;                // a bit for REDUCE and UPDATE, if done
-    int buffer[BUFFER_KINDS]
-              [PIPELINE_BUFFERS_PER_DIRECTION]; // the micro-batch in the buffer, or in flight into it; -1: none
+    int forwards, inputs, weights;                            // done: forward passes, dgrads, wgrads
+    unsigned whole;                                           // a bit for REDUCE and UPDATE, if done
+    int buffer[BUFFER_KINDS][PIPELINE_BUFFERS_PER_DIRECTION]; // the micro-batch in it, or in flight into it; -1: none
 } ChunkState;
 
 typedef struct {

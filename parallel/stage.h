@@ -23,7 +23,7 @@ backward pass needs activations, all blocks of a chunk share one set and two buf
 Scratch buffers, who writes them, who reads them last; each is free afterwards:
 
     branch     row_parallel_forward                                      await_branch's caller
-               CAAT-Net: the embedding; caat_reduce_streams              caat_copy_streams; embedding's backward pass
+               CAAT-Net: the embedding; caat_reduce_streams              the embedding; its backward pass
     dact       the backward product of a row-parallel matrix             the activation's or attention's backward pass
     dnorm      column_parallel_backward_input                            await_sum_and_norm_backward
     partial    a product whose rows are reduce-scattered                 that reduce-scatter (backward: until comm_wait)
@@ -147,10 +147,9 @@ typedef struct {
     bool split_backward; // DGRAD and WGRAD are separate actions, so each block keeps its own gradients
     floatX* params;      // layout.elements
     GradientBuckets grads;
-    float *moment1, *moment2,
-        *master;           // layout.elements, or a shard of each bucket with ZeRO; master: NULL without master weights
-    struct AsyncDp* async; // asynchronous data parallelism; NULL: synchronous
-    float* checkpoint_weights; // (layout.elements): weights for checkpoints; NULL: the updated ones
+    float *moment1, *moment2, *master; // layout.elements, with ZeRO shards; master: NULL without master weights
+    struct AsyncDp* async;             // asynchronous data parallelism; NULL: synchronous
+    float* checkpoint_weights;         // (layout.elements): weights for checkpoints; NULL: the updated ones
     MethodValues kept[METHOD_VALUES];
     int kept_values;
     float* grad_embedding; // (streams V, C), only of a tied embedding: see vocab_parallel_embedding_backward
@@ -163,9 +162,7 @@ typedef struct {
     LayerActivations recomputed;   // the activations that blocks recompute
     ActivationGrads** act_grads;   // (v + 1, gradient_slots); one shared buffer unless split_backward
     floatX *branch, *dact, *dnorm; // scratch of one block: (R, C), (N, F or NH HS), (R, C)
-    floatX *partial,
-        *gathered; // (N, C) each, only with sequence parallelism: the input of reduce_from_tensor_region, the
-                   // output of gather_from_sequence_region
+    floatX *partial, *gathered;    // (N, C) each, only with sequence parallelism
     float* shared; // (tokens, C), only of a CAAT-Net: the channels that all streams share, while they are summed
     floatX* cache; // (layers, streams, T, 2 NKV HS): keys and values in generation
     PipelineBuffers* boundary; // (v, PIPELINE_BUFFERS_PER_DIRECTION): see boundary_of

@@ -19,26 +19,6 @@ typedef struct {
     double data;     // gradients, 2 (d - 1) / d of them; with ZeRO a reduce-scatter, and an all-gather of parameters
 } Traffic;
 
-// Boundaries between this rank's chunks and their neighbours.
-typedef struct {
-    double all, to_other_ranks;
-} BoundaryCount;
-
-static inline BoundaryCount traffic_boundaries(const Layout* layout) {
-    const ParallelConfig* parallel = &layout->parallel;
-    BoundaryCount count = {0, 0};
-    for (int c = 0; c < parallel->v; c++) {
-        for (int by = -1; by <= 1; by += 2) {
-            const int neighbour = layout->chunk[c].number + by;
-            if (neighbour < 0 || neighbour == virtual_stages(parallel)) continue;
-            count.all++;
-            count.to_other_ranks +=
-                virtual_stage_holder(parallel->mesh.p, parallel->folded, neighbour) != parallel->mesh.pipeline;
-        }
-    }
-    return count;
-}
-
 // The tensor group's bytes per element of the residual stream (N, C) and micro-batch.
 typedef struct {
     double block, embedding, head;
@@ -90,16 +70,18 @@ static inline Traffic traffic_of_step(const Layout* layout, const ModelConfig* m
     const double N = (double)B * T, x = N * m->C, first = layout->first_stage, last = layout->last_stage;
     const double reductions = parallel->zero == 2 ? k : 1; // of a gradient
     const StreamCost stream = traffic_of_stream(layout, m, value);
-    const BoundaryCount boundaries = traffic_boundaries(layout);
+    // A chunk has a boundary on both sides, except at the model's ends. The tip of a V is inside the last rank.
+    const bool tip = parallel->folded && parallel->mesh.pipeline == parallel->mesh.p - 1;
+    const double boundaries = 2 * parallel->v - first - last, to_other_ranks = boundaries - 2 * tip;
     Traffic traffic = {k * layout->layers * stream.block * x, 0, 0, 0, 0};
 
     traffic.ends = k * x * (first * stream.embedding + last * stream.head);
     traffic.ends += k * last * 3 * N * 2 * (t - 1) / t * single; // cross-entropy: maximum; sum and target
-    if (!parallel->sequence_parallel && parallel->scatter) traffic.ends += k * boundaries.all * (t - 1) / t * value * x;
+    if (!parallel->sequence_parallel && parallel->scatter) traffic.ends += k * boundaries * (t - 1) / t * value * x;
     traffic.ends += (parallel->canonical ? parallel->canonical / d : reductions) * traffic_of_replicated(layout);
 
     const double parts = parallel->sequence_parallel || parallel->scatter ? t : 1;
-    traffic.pipeline = k * boundaries.to_other_ranks * x * layout->streams * value / parts;
+    traffic.pipeline = k * to_other_ranks * x * layout->streams * value / parts;
 
     const Slice* wte = layout_slice(layout, -1, WTE);
     const double embedding = wte ? (double)layout->bucket[wte->bucket].elements : 0;

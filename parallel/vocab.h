@@ -32,7 +32,7 @@ static inline void vocab_parallel_embedding_forward(const Pass* pass, int layer)
         const int64_t row = acts->split ? (int64_t)stage->layout.parallel.mesh.tensor * rows : acts->first;
         position_forward(x, weight(stage, layer, WPE), row, rows, stage->T, C); // not acts->T: 1 where it decodes
     }
-    if (streams > 1) caat_copy_streams(stage, acts, acts->x[0], x);
+    if (streams > 1) caat_unpack(acts->x[0], x, x, 1.0f, streams, n, C, C); // a copy for every stream
 }
 
 // The embedding's gradient (R, C): dx, or in a CAAT-Net the sum of the streams'.

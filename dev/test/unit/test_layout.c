@@ -464,8 +464,6 @@ static void test_shared_channels(void) {
         const int S = caat_channels(&sync, cases[i].C);
         check(S == cases[i].S, "%g of %d channels: %d are shared", cases[i].share, cases[i].C, S);
     }
-    const CaatConfig nine = {9, 0.5, false};
-    check(caat_factor(&nine) == 3, "9 states: private channels are multiplied by 3");
 }
 
 // Which gradients tensor ranks have to sum: with sequence parallelism those of norms and positions, in a CAAT-Net those
