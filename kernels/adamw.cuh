@@ -1,12 +1,7 @@
 /*
-adamw.cuh: adamw.h on a GPU, elementwise. 16-bit parameters are a rounded copy of the float32 master weights, `master`:
-a step of 10^-4 of a parameter is less than half the distance of bf16 numbers (2^-8), and would be lost, step after
-step. Traffic: 30 bytes an element (28 in float32); a group of four elements a thread, in accesses of 16 bytes.
-
-Rounding is stochastic: to one of the two neighbours, the nearer one more often, so that the mean is the number itself,
-and the parameters follow the master weights without bias. The random bits of element i are word (first + i) mod 4 of
-Philox with key `key` and counter (step, (first + i) / 4): they depend on the key, the step and the place in the tensor,
-not on how the tensor is sharded. That is why groups begin where first + i is a multiple of 4.
+adamw.cuh: adamw.h on a GPU, elementwise. Traffic: 30 bytes an element (28 in float32); a thread has a group of four
+elements, in accesses of 16 bytes. One number of Philox has the random bits of four elements (adamw.h), so groups begin
+where first + i is a multiple of 4.
 */
 #pragma once
 
