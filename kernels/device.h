@@ -214,7 +214,7 @@ static inline void device_name(char* name, size_t size) {
     }
     if (f) fclose(f);
     const int threads = openmp_threads();
-    snprintf(name, size, "%s, %d thread%s", model, threads, threads == 1 ? "" : "s");
+    snprintf(name, size, "%s, %d thread%s", model, threads, plural(threads));
 }
 
 #endif

@@ -276,7 +276,7 @@ static inline void async_dp_print(const Stage* stage, int64_t steps) {
     const int64_t lost = steps - async_schedule_learned(config, steps);
     char text[256];
     async_schedule_text(text, sizeof text, config);
-    print_line("sites     %s; %d replica%s each", text, replicas, replicas == 1 ? "" : "s");
+    print_line("sites     %s; %d replica%s each", text, replicas, plural(replicas));
     print_line("          loss and norm of a step are those of the first site; validation is at the common point");
     if (lost > 0)
         print_line("          the last %lld of %lld steps come too late for the common point, which is what is saved",

@@ -85,13 +85,12 @@ static inline SiteTraffic async_schedule_traffic(const AsyncConfig* config, cons
 
 // The mode and its schedule as text; "" for synchronous training.
 static inline void async_schedule_text(char* text, size_t size, const AsyncConfig* config) {
-    const char* plural = config->sites == 1 ? "" : "s";
     text[0] = 0;
     if (config->mode == DP_DC_S3GD)
-        snprintf(text, size, "dc-s3gd of %d site%s, merged 1 step later", config->sites, plural);
+        snprintf(text, size, "dc-s3gd of %d site%s, merged 1 step later", config->sites, plural(config->sites));
     if (config->mode == DP_DC_S3GD && config->compensation > 0)
         append_text(text, size, ", compensation %g", config->compensation);
     if (config->mode == DP_DILOCO)
-        snprintf(text, size, "diloco of %d site%s every %lld steps, outer rate %g, momentum %g", config->sites, plural,
-                 (long long)config->period, config->outer_lr, config->outer_momentum);
+        snprintf(text, size, "diloco of %d site%s every %lld steps, outer rate %g, momentum %g", config->sites,
+                 plural(config->sites), (long long)config->period, config->outer_lr, config->outer_momentum);
 }

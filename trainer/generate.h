@@ -99,7 +99,7 @@ static inline int32_t default_bos_token(const Trainer* t) {
     const Tokenizer* tokenizer = &t->tokenizer;
     const int V = t->stage.model.V;
     if (!tokenizer->vocab) return V > 50256 ? 50256 : 0;
-    const int token = tokenizer->document >= 0 ? tokenizer->document : (int)tokenizer->byte_token['\n'];
+    const int token = tokenizer->document >= 0 ? tokenizer->document : (int)tokenizer->byte_token[(int)'\n'];
     return token < V ? token : 0;
 }
 
