@@ -305,7 +305,7 @@ static inline void start_tracing(Trainer* t) {
 static inline void write_trace(Trainer* t) {
     const char* path = t->settings.trace;
     FILE* out = open_trace(t, "w");
-    const PipelineConfig* plan = &t->schedule.config;
+    const PipelineConfig* config = &t->schedule.config;
     const ParallelConfig* parallel = &t->stage.layout.parallel;
     const Mesh* mesh = &parallel->mesh;
     t->world.trace = NULL; // messages of the trace are not traced
@@ -325,8 +325,8 @@ static inline void write_trace(Trainer* t) {
     char about[256]; // for dev/plot
     snprintf(about, sizeof about,
              "{\"schedule\":\"%s\",\"t\":%d,\"p\":%d,\"d\":%d,\"v\":%d,\"m\":%d,\"reduce_every\":%s,\"tied\":%s}",
-             schedule_name(plan->kind), mesh->t, mesh->p, mesh->d, parallel->v, plan->m,
-             plan->reduce_every ? "true" : "false", plan->tied ? "true" : "false");
+             schedule_name(config->kind), mesh->t, mesh->p, mesh->d, parallel->v, config->m,
+             config->reduce_every ? "true" : "false", config->tied ? "true" : "false");
     const bool ok = trace_end_file(out, about);
     if (fclose(out) != 0 || !ok) die("--trace %s: cannot write: %s", path, strerror(errno));
     print_line("trace     %s: open it in chrome://tracing or https://ui.perfetto.dev", path);

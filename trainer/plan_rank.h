@@ -53,16 +53,16 @@ static inline bool plan_schedule(Trainer* t, const ModelConfig* model, const Par
 
 // Checks the schedule of m forward passes, of a validation or an evaluation.
 static inline void check_forward_schedule(const Trainer* t, int m) {
-    const PipelineConfig* plan = &t->schedule.config;
+    const PipelineConfig* config = &t->schedule.config;
     if (m == 0) return;
-    Schedule* stages = stages_build(t, plan);
-    for (int i = 0; i < plan->p; i++) {
+    Schedule* stages = stages_build(t, config);
+    for (int i = 0; i < config->p; i++) {
         const Schedule forward = schedule_build_forward(&stages[i], m);
         schedule_free(&stages[i]);
         stages[i] = forward;
     }
-    check_schedule_or_die(stages, plan->p);
-    schedules_free(stages, plan->p);
+    check_schedule_or_die(stages, config->p);
+    schedules_free(stages, config->p);
 }
 
 // Checks whole windows, and the last window of the validation and of each evaluation.
