@@ -132,7 +132,7 @@ static const char* const arena_names[ARENAS] = {"parameters", "gradients", "opti
 
 // The storage of parameters and activations, and of the optimizer.
 typedef struct {
-    int bytes;    // of one value
+    int bytes;    // one value takes these
     bool masters; // there are float32 master weights
     int moments;  // float32 arrays of the optimizer
 } DtypeInfo;
@@ -141,7 +141,7 @@ typedef struct {
 typedef struct {
     int kind; // OptimizerKind (kernels/optimizers.h)
     double beta1, beta2, eps, weight_decay;
-    int64_t seed; // of the rounding
+    int64_t seed; // the rounding's
 } OptimizerConfig;
 
 // CAAT-Net's streams on each rank, 1 for other models. tp_cuts: the cuts of a matrix over all tensor ranks.
@@ -238,11 +238,11 @@ static inline bool parallel_check(const ParallelConfig* parallel, const ModelCon
 typedef struct {
     Tensor tensor;      // the logical tensor
     int index;          // its number in the model's list, the same on every rank
-    int64_t rows, cols; // of this rank's slice
+    int64_t rows, cols; // this rank's slice has these
     int64_t rows_used;  // the rest is padding of the vocabulary
     int cut, copies;    // the number of the cut, and how many consecutive tensor ranks hold it
-    int stream;         // the rank's stream that this slice is of; 0 where all share it
-    int64_t offset;     // of the slice in the parameter buffer, in elements
+    int stream;         // the rank's stream that uses this slice; 0 where all share it
+    int64_t offset;     // where the slice begins in the parameter buffer, in elements
     int bucket;
 } Slice;
 
@@ -254,7 +254,7 @@ typedef struct {
 
 // One of the virtual stages (parallel/schedule.h) that a rank holds: consecutive blocks.
 typedef struct {
-    int first_layer, layers; // of the model
+    int first_layer, layers; // its blocks, numbered over the model
     int begin;               // its first block among those of this rank
     bool first, last;        // it begins with the embedding; it ends with the head
 } Chunk;
@@ -265,14 +265,14 @@ typedef struct {
     int layers;    // blocks of all chunks
     int n;         // slices this rank holds
     Slice* slices; // in memory order
-    int tensors;   // of the whole model
+    int tensors;   // the whole model has these
     int buckets;
     Bucket* bucket;
-    int64_t elements;             // of the parameter buffer
+    int64_t elements;             // the parameter buffer has these
     bool first_stage, last_stage; // holds the embedding, holds the head
     int streams;                  // residual streams of this rank
-    int NH, NKV, F, V;            // of each stream: heads, mlp channels, rows of the vocabulary
-    int vocabulary, shared;       // of the model; channels that all streams share, if it is a CAAT-Net
+    int NH, NKV, F, V;            // each stream's heads, mlp channels, rows of the vocabulary
+    int vocabulary, shared;       // the model's vocabulary; channels that a CAAT-Net's streams share
     int embedding_bucket;         // a tied embedding's second, for its use as embedding (canonical sums); else -1
     int* slice_of; // (layers + 1, TENSOR_KINDS, streams): slice by local layer and kind, -1: none; the last row has the
                    // tensors outside the blocks
@@ -440,7 +440,7 @@ static inline bool layout_build(Layout* layout, const ModelConfig* model, Parall
     const int block = model_layer_tensors(list, model, 0);
     for (int layer = -1; layer <= model->L; layer++) {
         if (layer >= 0 && layer < model->L && layout_local_layer(layout, layer) < 0)
-            layout->tensors += block; // of another rank: only counted, as a rank of a large model holds few
+            layout->tensors += block; // another rank's: only counted, as a rank of a large model holds few
         else
             layout_append_layer(layout, model, layer);
     }

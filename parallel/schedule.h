@@ -74,7 +74,7 @@ b and w. The bubble is the stages' idle time relative to their computing time, f
 
 #include "../parallel.h"
 
-enum { PIPELINE_BUFFERS_PER_DIRECTION = 2 }; // of a chunk: receive buffers per direction; send buffers for gradients
+enum { PIPELINE_BUFFERS_PER_DIRECTION = 2 }; // a chunk has as many to receive in each direction, and to send gradients
 enum { SCHEDULE_LARGEST = 1 << 21 };         // p v m: some hundred megabytes of tables
 
 // Indices into `schedules`, in its order.
@@ -110,8 +110,8 @@ typedef struct {
     ActionKind kind;
     int chunk;      // -1 for TIE, NORM and UPDATE_TIED
     int microbatch; // -1 for these, REDUCE and UPDATE
-    int slot;       // of FORWARD, SEND_FORWARD and the backward kinds; -1 for the others
-    bool reduce;    // of BACKWARD and BACKWARD_WEIGHT: start the data-parallel reduction of gradients as they get ready
+    int slot;       // FORWARD, SEND_FORWARD and the backward kinds use it; -1 for the others
+    bool reduce;    // BACKWARD and BACKWARD_WEIGHT start the sum of gradients over replicas, as these get ready
 } Action;
 
 typedef struct {
@@ -275,7 +275,7 @@ typedef struct {
     void (*order)(Schedule*); // appends one stage's forward and backward passes
     bool folded;              // chunks are placed in a V, not in a loop
     bool splits_backward;     // the backward pass is split into BACKWARD_INPUT and BACKWARD_WEIGHT
-    int chunks;               // of a stage by default (--vpp)
+    int chunks;               // a stage has as many by default (--vpp)
     bool grouped;             // supports more chunks, too, and takes micro-batches in groups of p
     double (*bubble)(double p, double v, double m);
 } ScheduleRow;

@@ -85,18 +85,18 @@ typedef struct {
 typedef struct {
     const Chunk* chunk;
     int B, T, N, R;           // B: streams times sequences; N = B T rows, R of them in the residual stream
-    int tokens;               // of the micro-batch: the rows of one stream
+    int tokens;               // the micro-batch has these: the rows of one stream
     bool split;               // rows are split over the tensor ranks: R = N / t
     bool keeps_kv, decodes;   // generation: a text's beginning, read at once; one token, at position `first`
     int first;                // position of the first token: 0 unless it decodes
     const int32_t* inputs;    // (tokens)
     Targets targets;          // (tokens); their scale is 0 without a backward pass
     floatX** x;               // layers + 1 of (R, C): the residual stream before each block and after the last
-    LayerActivations* layers; // of the chunk
+    LayerActivations* layers; // the chunk's blocks
     HeadActivations* head;    // NULL where the chunk does not end with the head
     floatX *branch, *dnorm;   // (R, C): the stage's scratch, ...
     float* shared;            // ... (tokens, C); see Stage
-    int parts;                // of the micro-batch: 2, computed in turn (this may be one of them), or 1
+    int parts;                // the micro-batch is computed as 2 parts in turn (this may be one of them), or as 1
     CommRequest sum;          // the message that sums this part over the tensor ranks: in flight, or complete
     ResidualSum pending;      // announced, and not computed yet
     bool grad_started;        // row_parallel_output_grad_start was called, and not yet ..._finish
@@ -104,8 +104,8 @@ typedef struct {
 
 // The gradient of every linear layer's output, which DGRAD of a backward pass leaves for WGRAD.
 typedef struct {
-    floatX *dqkv, *dmiddle; // dmiddle (N, C): of the attention's projection
-    floatX *dfc, *dout;     // dout (N, C): of the mlp's projection
+    floatX *dqkv, *dmiddle; // dmiddle (N, C): for the attention's projection
+    floatX *dfc, *dout;     // dout (N, C): for the mlp's projection
 } LayerGradients;
 
 typedef struct {
@@ -481,7 +481,7 @@ static inline void take_parameters(Stage* stage) {
     if (stage->type.moments > 1) stage->moment2 = arena_floats(&stage->memory[ARENA_OPTIMIZER], share);
 }
 
-// Runs twice.
+// Runs twice: first it only adds up sizes, as the arenas have no memory yet; then it hands out pointers.
 static inline void stage_take_memory(Stage* stage) {
     const int64_t N = max_tokens(stage), R = max_rows(stage), C = stage->model.C;
     Arena *scratch = &stage->memory[ARENA_SCRATCH], *activations = &stage->memory[ARENA_ACTIVATIONS];
