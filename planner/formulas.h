@@ -54,11 +54,14 @@ static inline double formula_slots(const PipelineConfig* plan) {
     case GPIPE: return m;
     case INTERLEAVED: return fmin(2 * (p - 1) + (v - 1) * p + 1, v * m);
     case ZB_V: return fmin(2 * p, 2 * m);
-    default: return fmin(p, m);
+    case ONE_F_ONE_B:
+    case ZB_H1: return fmin(p, m);
+    case SCHEDULE_KINDS: break;
     }
+    return m;
 }
 
-// Of a stage. fused: the software has fused attention and no dropout.
+// A stage's. fused: the software has fused attention and no dropout.
 static inline double formula_activation_bytes(const ModelConfig* m, int B, int T, const ParallelConfig* parallel,
                                               const PipelineConfig* plan, bool fused) {
     const double block =

@@ -86,6 +86,13 @@ unclipped="$small --data text.txt --steps 4 --save-every 2 --eval-every 0 --samp
 "$fast" $unclipped --out skipped --resume >out 2>err
 check "the step after one that was skipped is made, also without clipping and after a restart" \
     "grep -c skipped skipped/log.jsonl | grep -qx 1 && same_weights {unclipped,skipped}/step_00000004"
+seq 5000 9000 >other.txt
+pair="$small --data text.txt,other.txt --val text.txt --steps 4 --save-every 2 --eval-every 2 --sample-every 0"
+"$fast" $pair --out pair >out 2>err && mkdir parted && cp -r pair/step_00000002 parted &&
+    head -n 2 pair/log.jsonl >parted/log.jsonl
+"$fast" $pair --out parted --resume >out 2>err
+check "two files, and a text to validate on: a resumed run ends with the same bits" \
+    "same_weights {pair,parted}/step_00000004"
 refuses 2 "--config" --config nowhere.txt
 refuses 2 "--data" $small --data "text.txt " --out nothing
 check "which leaves nothing" "[ ! -e nothing ]"

@@ -148,6 +148,8 @@ is "meshes by MPI and by NCCL, to which each rank has a host of its own" "9 4" \
     "$(rows 'ok .*, MPI\|ok .*, NCCL') $(grep '^host of bf16/train_gpt' "$calls" | sort -u | wc -l)"
 
 # ---- Parts, failures, what is not there
+gpu --only nonsense
+is "a part that is not known is refused by name" "2 1" "$status $(count 'nonsense is not known' "$said")"
 gpu --only preflight,kernels --built
 is "--built: all runs, nothing is built, no other part" "0 2 0 0" \
     "$status $(rows 'ok .*cuda_rows') $(count '^make.*cuda/') $(count 'bench_gpu A\|test_gpt A\|mpirun')"
