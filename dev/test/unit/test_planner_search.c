@@ -557,7 +557,8 @@ static void test_flags(int lines) {
         const bool named = chance(4), gpus = chance(2);
         Error error;
         if (named && !parse_line(preset, given, n, &error)) die("test_planner_search: %s", error.text);
-        const ModelConfig model = named ? settings_model(&said, given, n, 256) : small_model();
+        ModelConfig model = named ? settings_model(&said, given, n, 256) : small_model();
+        if (!named && chance(2)) model.tied = !model.tied;
         Cluster c = gpus ? cluster_named("dgx-h100") : cores_cluster(draw(1, 16), 1e11, 64e9, ranks);
         if (chance(3)) {
             c.sites = 2;
