@@ -62,6 +62,7 @@ static StageMemory memory_of(const ModelConfig* m, ParallelConfig parallel, int 
     schedule_free(&schedule);
     compared++;
     differ += memcmp(&memory, &formulas, sizeof memory) != 0;
+    if (s.layout.first_stage || s.layout.last_stage) memory.bytes += 8.0 * plan->m * B * m->T; // tokens, by plan_memory
     async_dp_free(&s);
     stage_free(&s);
     return memory;
