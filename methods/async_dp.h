@@ -22,7 +22,7 @@ dc-s3gd, in each step, with the gradient g of its own sequences at its own weigh
 
     global += sum / S                    wait for the sum of the step before: the mean of all changes
     D = global - local                   how far the others moved meanwhile: the mean change minus the local one
-    g += lambda g g D                    delay compensation: lambda = lambda0 |g| / |g g D|
+    g += lambda g g D                    delay compensation, tensor by tensor: lambda = lambda0 |g| / |g g D|
     local = update(global, g)            the optimizer's step, from the global parameters
     sum = local - global                 is sent
 
