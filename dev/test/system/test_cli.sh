@@ -89,10 +89,15 @@ check "the step after one that was skipped is made, also without clipping and af
 seq 5000 9000 >other.txt
 pair="$small --data text.txt,other.txt --val text.txt --steps 4 --save-every 2 --eval-every 2 --sample-every 0"
 "$fast" $pair --out pair >out 2>err && mkdir parted && cp -r pair/step_00000002 parted &&
-    head -n 2 pair/log.jsonl >parted/log.jsonl
+    { head -n 2 pair/log.jsonl && seq 2000; } >parted/log.jsonl
 "$fast" $pair --out parted --resume >out 2>err
 check "two files, and a text to validate on: a resumed run ends with the same bits" \
     "same_weights {pair,parted}/step_00000004"
+check "  and what its log had beyond the checkpoint is cut off" \
+    "[ \$(wc -l <parted/log.jsonl) = 4 ] && [ \$(grep -c '^{\"step\"' parted/log.jsonl) = 4 ]"
+cp -r pair/step_00000002 parted/step_00000003 && "$fast" $pair --out parted --resume --keep-last 1 >out 2>err
+check "a run that was killed before it removed old checkpoints removes them, though nothing is left to train" \
+    "[ \"\$(cd parted && echo step_*)\" = step_00000004 ]"
 refuses 2 "--config" --config nowhere.txt
 refuses 2 "--data" $small --data "text.txt " --out nothing
 check "which leaves nothing" "[ ! -e nothing ]"

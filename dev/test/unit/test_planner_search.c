@@ -583,6 +583,19 @@ static void test_flags(int lines) {
     check(wrong == 0, "  every rank of the trainer makes the same mesh of them; %d are taken otherwise", wrong);
 }
 
+static void test_divisors(void) {
+    bool ok = true;
+    for (int n = 1; n <= 900; n++) {
+        int list[DIVISORS], k = 0;
+        const int count = divisors(n, list);
+        for (int i = 1; i <= n; i++) {
+            if (n % i == 0) ok = ok && k < count && list[k++] == i;
+        }
+        ok = ok && k == count;
+    }
+    check(ok, "divisors of 1 to 900, each once, in order");
+}
+
 int main(int argc, char** argv) {
     const bool short_run = (argc > 1 && strcmp(argv[1], "--short") == 0) || !getenv("LONG");
     const int part = short_run ? 2 : 1;
@@ -590,6 +603,7 @@ int main(int argc, char** argv) {
     test_questions(false, 64 / part);
     test_questions(true, 32 / part);
     test_recommended();
+    test_divisors();
     test_time_limit();
     test_refusals();
     test_flags(short_run ? 120 : 400);
