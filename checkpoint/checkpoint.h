@@ -49,7 +49,7 @@ enum { CHECKPOINT_KINDS = 8, CHECKPOINT_OPTIONS_TEXT = 384 };
 typedef struct {
     int kinds, copies; // 0: nothing, and there is no sites.safetensors
     const char* kind[CHECKPOINT_KINDS];
-    int moments; // of the optimizer; 0: the weights alone, for other programs (checkpoint/export.h)
+    int moments; // the optimizer's; 0: the weights alone, for other programs (checkpoint/export.h)
 } CheckpointSites;
 static const CheckpointSites checkpoint_of_adamw = {0, 0, {NULL}, 2}; // without sites
 
@@ -60,7 +60,7 @@ typedef struct {
     char async_plan[CHECKPOINT_OPTIONS_TEXT];     // the options of asynchronous sites, unchanged; "": synchronous
     char optimizer[16];                           // the value of --optimizer; unchanged
     double val_loss;                              // not finite if there was no validation at this step
-    uint64_t data_checksum;                       // of the content of --data (tokens_checksum)
+    uint64_t data_checksum;                       // what --data contains has this (tokens_checksum)
     int64_t held_out;                             // blocks of the data to validate on (dataloader.h), 0: none
 } CheckpointState;
 
@@ -176,8 +176,8 @@ static inline void checkpoint_name(char* name, size_t size, const CheckpointSite
 typedef struct {
     SafeTensorsLayout file[CHECKPOINT_TENSOR_FILES];
     int files;
-    int tensors;     // of the model
-    int moments;     // of the optimizer
+    int tensors;     // the model has these
+    int moments;     // the optimizer has these
     int64_t* offset; // (values, tensors): where each begins in its file, in bytes
 } CheckpointFileLayouts;
 
@@ -234,7 +234,7 @@ typedef struct {
     const SafeTensorsFile* file;
     float* buffer;
     int64_t count, start; // values in the buffer; where in the file the first one belongs, in bytes
-    uint64_t checksum;    // of the written values
+    uint64_t checksum;    // the written values'
 } RunWriter;
 
 enum { RUN_WRITER_FLOATS = 1 << 20 };
@@ -543,7 +543,7 @@ static inline void checkpoint_hex(char text[17], uint64_t checksum) {
     snprintf(text, 17, "%016llx", (unsigned long long)checksum);
 }
 
-static const char checkpoint_last_key[] = "\"checksum\": \""; // of trainer.json; its value covers all bytes before it
+static const char checkpoint_last_key[] = "\"checksum\": \""; // in trainer.json; its value covers all bytes before it
 
 static inline bool checkpoint_write_list(const char* path, const CheckpointList* list, Error* error) {
     const CheckpointState* state = &list->state;

@@ -43,7 +43,7 @@ typedef enum {
 
 typedef struct {
     const char* name;
-    int bits; // of an element
+    int bits; // an element has these
 } SafeDtypeFacts;
 
 static const SafeDtypeFacts safe_dtypes[SAFE_DTYPES] = {

@@ -66,8 +66,8 @@ NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket). Instances of one GPU (MIG) have its addr
 
 enum {                    // CTAs, each a multiprocessor and a channel. NCCL_MAX_CTAS overrides them
     NCCL_LANE_CTAS = 2,   // which a lane occupies also while it waits
-    NCCL_NARROW_CTAS = 4, // of a narrow group
-    NCCL_LANES = 8,       // of a rank: to and from two neighbours, forward and backward
+    NCCL_NARROW_CTAS = 4, // a narrow group has these
+    NCCL_LANES = 8,       // a rank has these: to and from two neighbours, forward and backward
 };
 
 // A communicator, as one of its ranks sees it.
@@ -271,7 +271,7 @@ static inline void nccl_lane_connect(const NcclGroup* g, bool sends, void* token
 // rank of the ring and backward ones to the one before. token: 4 bytes of unused device memory.
 static inline NcclLanes* nccl_lanes_open(NcclGroup** list, const NcclGroup* g, bool folded, void* token) {
     NcclLanes* lanes = (NcclLanes*)checked_calloc(1, sizeof *lanes, "the lanes");
-    const int pairs = g->size > 2 ? g->size : 1;     // of neighbours; of two ranks each is both the next one ...
+    const int pairs = g->size > 2 ? g->size : 1;     // neighbours; of two ranks each is both the next one ...
     const int each = folded || g->size == 2 ? 4 : 2; // ... and the one before
     for (int a = 0; a < pairs; a++) {
         const int b = (a + 1) % g->size, color = a == g->rank || b == g->rank ? 0 : -1;
@@ -343,7 +343,7 @@ static inline void comm_nccl_issue(const CommRequest* r, const NcclGroup* g) {
     case COMM_BROADCAST: code = ncclBroadcast(r->in, r->out, n, type, peer, g->comm, g->stream); break;
     case COMM_SEND: code = ncclSend(r->in, n, type, peer, g->comm, g->stream); break;
     case COMM_RECEIVE: code = ncclRecv(r->out, n, type, peer, g->comm, g->stream); break;
-    case COMM_BARRIER: // of the hosts: MPI's
+    case COMM_BARRIER: // between hosts: MPI's
     case COMM_ON_DEVICE: break;
     }
     nccl_check(code, g, comm_kind_name(r->kind));

@@ -48,7 +48,7 @@ MPI.
 // An operation, as the thread has it.
 typedef struct CommTask {
     struct CommTask* next; // started later: in the queue, then in the list in flight
-    CommRequest request;   // of the thread's group; owned by the thread until it is over
+    CommRequest request;   // in the thread's group; owned by the thread until it is over
     bool over;
 } CommTask;
 
@@ -58,7 +58,7 @@ typedef struct CommThread {
     CommJob job;             // ... and the job
     bool urgent;             // comm_open_thread
     pthread_t thread;
-    pthread_mutex_t lock; // of the fields below, and of `over`
+    pthread_mutex_t lock; // guards the fields below, and `over`
     pthread_cond_t work, ended;
     CommTask *first, *last; // the queue
     bool awaited;           // the rank waits for an operation

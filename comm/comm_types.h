@@ -39,7 +39,7 @@ typedef enum {
     COMM_ON_DEVICE // no operation: the device's earlier work (comm_synchronize)
 } CommKind;
 
-// Of a group on GPUs: NCCL's own number of channels, or few, for sums that are small or seldom (comm_nccl.h).
+// A group on GPUs has NCCL's own number of channels, or few, for sums that are small or seldom (comm_nccl.h).
 typedef enum { COMM_WIDE, COMM_NARROW } CommWidth;
 
 // Shorter waits are omitted from the trace, in seconds.

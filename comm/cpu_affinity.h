@@ -20,8 +20,8 @@ if the launcher has given every rank its own cores, or the user has set the numb
 #endif
 
 typedef struct {
-    int machines;              // of the job
-    int ranks_here, rank_here; // of the job's ranks on this machine
+    int machines;              // the job has these
+    int ranks_here, rank_here; // the job's ranks on this machine; this one's place among them
     int cores_here;            // that they may use together
     int threads;               // that this rank should compute with: for omp_set_num_threads
 } RankPlacement;

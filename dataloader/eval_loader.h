@@ -41,7 +41,7 @@ enum { CHOICE_MAGIC = 20240522, CHOICE_BEGIN = 65535 };
 // A row of multiple choice. A context or completion is its length, then its tokens.
 typedef struct {
     const uint16_t *context, *completion;
-    int completions; // of the example: one row after the other
+    int completions; // the example has these: one row after the other
     bool right;
 } ChoiceRow;
 

@@ -59,7 +59,7 @@ static inline bool jsonl_lines(const unsigned char* text, size_t begin, size_t e
 typedef struct {
     const Tokenizer* tokenizer;
     Encoder encoder;
-    TokenList list;        // of one text
+    TokenList list;        // one text's
     int width;             // bytes of a token
     unsigned char* tokens; // (room) bytes, `used` of them in use
     int64_t used, room;

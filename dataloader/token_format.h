@@ -52,10 +52,10 @@ typedef enum { TOKEN_UINT8 = 1, TOKEN_INT32 = 4, TOKEN_UINT16 = 8, TOKEN_UINT32,
 typedef struct {
     const char* name;
     TokenType type;
-    int vocab; // of the tokenizer that made it, certainly or most likely; 0: the file does not name it
+    int vocab; // the vocabulary of the tokenizer that made it, certainly or most likely; 0: not named
     int magic, version;
     int document;          // the token before a document; -1: there is none or the file does not name it
-    const char* condition; // of the vocabulary
+    const char* condition; // what the vocabulary has to be
 } TokenFormatFacts;
 
 static const TokenFormatFacts token_formats[TOKEN_FORMATS] = {

@@ -447,7 +447,7 @@ static inline void write_byte_tokenizer(FILE* out) {
 
 typedef struct {
     FILE* out;
-    char bytes[4]; // of an incomplete character
+    char bytes[4]; // an incomplete character's
     int count, length;
 } TextWriter;
 

@@ -51,7 +51,7 @@ typedef struct {
 typedef struct {
     int B, T, NH, NKV, HS;
     int blocks; // in a sequence
-    int width;  // of a row in scratch: HS rounded up to whole vectors; in bf16 to whole tiles
+    int width;  // a row in scratch has these: HS rounded up to whole vectors; in bf16 to whole tiles
     int depth;  // operands of it that are multiplied
     float scale;
 } AttShape;

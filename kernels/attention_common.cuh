@@ -22,7 +22,7 @@ typedef struct {
 
 typedef struct {
     int T, NH, NKV, HS;
-    int heads;   // of all sequences: query heads, or key/value heads for the kernels that own keys
+    int heads;   // all sequences together: query heads, or key/value heads for the kernels that own keys
     int section; // heads whose blocks run at about the same time
     float scale; // log2 e / sqrt(HS)
 } Attention;

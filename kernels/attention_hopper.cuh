@@ -59,7 +59,7 @@ enum {
 // for each piece and one for each block the counter is 0 again, for the stream's next kernel.
 struct Pieces {
     int count;
-    unsigned last; // of these questions
+    unsigned last; // the last of these questions
 };
 static __device__ unsigned pieces_taken;
 // The next piece that no block has; from pieces.count on there is none.
@@ -172,7 +172,7 @@ __device__ __forceinline__ void store_head(const TensorMap& map, int column, int
                                            float (&c)[HS / 2], int part) {
     const int thread = (int)threadIdx.x % 128, row_of_lane = thread / 32 * 16 + thread % 16,
               to_right = thread / 16 % 2 * 8;
-    if (thread == 0) tensor_store_wait_read<0>(); // of the former piece
+    if (thread == 0) tensor_store_wait_read<0>(); // the former piece has left
     barrier_sync(TEAM + part, 128);
 #pragma unroll
     for (int k = 0; k < HS / 16; k++) {

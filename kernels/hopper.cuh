@@ -89,7 +89,7 @@ undocumented order.
 
 // ---- Tiles ------------------------------------------------------------------------------------------------------
 
-constexpr int tile_columns = 64;     // of 16 bits: 128 bytes
+constexpr int tile_columns = 64;     // numbers of 16 bits: 128 bytes
 constexpr int tile_alignment = 1024; // bytes: eight rows
 
 // The place of element (row, column) of a tile, in elements from its beginning.

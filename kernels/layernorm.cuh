@@ -135,7 +135,7 @@ __global__ static void __launch_bounds__(COLUMN_THREADS)
         const float m = m_next, r = r_next;
         Packed<floatX, W> o[K], v[K], d[K];
         Packed<float, W> g[K], xhat[K];
-        float sum[2] = {0, 0}; // of g = dout w, and of g xhat
+        float sum[2] = {0, 0}; // sums of g = dout w, and of g xhat
         copy_async_wait<0>();  // a thread reads only what it copied itself
 #pragma unroll
         for (int k = 0; k < K; k++) {

@@ -230,7 +230,7 @@ enum {
     MATMUL_WORKSPACE = 32 << 20, // bytes, as NVIDIA advises for Hopper; for older GPUs 4 MB are enough
     MATMUL_ALGORITHMS = 32,      // that are timed
     MATMUL_FINALISTS = 8,        // that are timed more than once
-    MATMUL_ROUNDS = 4,           // of timing: the first warms up, the second chooses the finalists
+    MATMUL_ROUNDS = 4,           // trials: the first warms up, the second chooses the finalists
     MATMUL_RUNS = 2              // that are timed together, of a finalist
 };
 
@@ -249,7 +249,7 @@ typedef struct {
     bool accumulate;       // D += op(A) op(B), by the same plan
     const void *a, *b, *c; // c: the matrix to accumulate on
     void* d;
-    const void *bias, *aux; // of the epilogue; GELU_AUX writes to aux
+    const void *bias, *aux; // the epilogue's; GELU_AUX writes to aux
 } MatmulProduct;
 
 enum { WAY_FUSED, WAY_SEPARATE, WAY_UNKNOWN };

@@ -346,8 +346,8 @@ static inline MatmulWord* matmul_reserve(size_t count) {
 // where a neighbour packs the same. Packing together would save work, but then threads read lines that another core
 // has just written, and wait at barriers: with two cores that costs a tenth of the peak, packing twice a few percent.
 typedef struct {
-    int rows, columns;     // of the grid
-    int64_t height, width; // of a rectangle, multiples of mr and nr; the last ones are shorter, or empty
+    int rows, columns;     // the grid has these
+    int64_t height, width; // a rectangle's, multiples of mr and nr; the last ones are shorter, or empty
 } MatmulGrid;
 
 // The grid that takes the least time, or 1 % more with smaller rectangles: multiply-adds, and packing B and, unless it
@@ -432,7 +432,7 @@ typedef struct {
 // In words, whole large pages a thread: its packed block of A, at most MATMUL_BLOCK and a last row of tiles; panels of
 // B; and sums that are kept between blocks of k.
 enum {
-    MATMUL_KC = 768, // of any kernel, at most
+    MATMUL_KC = 768, // any kernel takes these at most
     MATMUL_BLOCK = 1024 * MATMUL_KC,
     MATMUL_PANEL_B = MATMUL_BLOCK + MATMUL_MAX_MR * MATMUL_KC, // where the panels of B begin
     MATMUL_PANELS = 1 << 20,

@@ -83,7 +83,7 @@ static inline Launch row_launch(int N, int C) {
 enum {
     COLUMN_PACKS = 3,     // packs of a row that a thread owns
     COLUMN_ARRAYS = 4,    // arrays of which it has these packs in shared memory
-    COLUMN_THREADS = 384, // of a block at most: 168 registers for each
+    COLUMN_THREADS = 384, // a block has these at most: 168 registers for each
     COLUMN_TEAMS = 4,     // rows that a block works on at the same time, if one warp holds a row
     COLUMN_ROWS = 8       // minimum that a block adds up before it writes their sums
 };

@@ -14,8 +14,8 @@ multi-tensor apply), and each of its blocks finds its own.
 typedef struct {
     int64_t from, at, n;
     uint64_t first; // place of the first one in the slice
-    uint64_t key;   // of the stochastic rounding of 16-bit parameters (adamw.h), with `first`
-    int index;      // of the tensor, among sums
+    uint64_t key;   // for the stochastic rounding of 16-bit parameters (adamw.h), with `first`
+    int index;      // the tensor's place among sums
     bool decays;    // whether weight decay applies
 } TensorRange;
 

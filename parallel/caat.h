@@ -30,7 +30,7 @@ static inline void caat_reduce_start(const Stage* stage, Activations* acts, cons
 static inline void caat_reduce_finish(const Stage* stage, Activations* acts, floatX* z, const floatX* x, bool back) {
     const CaatConfig* caat = &stage->layout.parallel.caat;
     const int streams = stage->layout.streams, C = stage->model.C, S = stage->layout.shared;
-    const float factor = (float)sqrt(caat->ranks); // of private channels: they get the size of shared ones
+    const float factor = (float)sqrt(caat->ranks); // gives private channels the size of shared ones
     comm_wait(&acts->sum);
     if (back && !caat->narrow)
         caat_unpack_floats(z, acts->shared, x, factor, streams, acts->tokens, C, S);

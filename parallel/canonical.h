@@ -33,7 +33,7 @@ enum { LEAF_LEVELS = 10 }; // N is up to 2^LEAF_LEVELS
 // The gradients that wait for others of their size.
 typedef struct {
     float* level[LEAF_LEVELS]; // sums of 2^i leaves: as long as all gradients, or with ZeRO 2 as their shards
-    int leaves;                // of this rank; 0: all micro-batches are added in their order
+    int leaves;                // this rank has these; 0: all micro-batches are added in their order
     int* added;                // (buckets): leaves so far
 } LeafTree;
 

@@ -228,7 +228,7 @@ static inline void order_dgrad_wgrad(Schedule* schedule, int chunk, int k) {
 // those that do not exist is omitted. docs/schedules.md draws it.
 static inline void order_zb_v(Schedule* schedule) {
     const int p = schedule->config.p, r = schedule->stage, m = (int)max_i64(schedule->config.m, 2 * p - 1);
-    int forward[2] = {0, 0}, input[2] = {0, 0}, weight[2]; // of each chunk: done
+    int forward[2] = {0, 0}, input[2] = {0, 0}, weight[2]; // done, by chunk
     // Down to the tip of the V and up again: the forwards before the first micro-batch returns to chunk 1.
     while (forward[0] < 2 * (p - r) - 1) schedule_add_work(schedule, FORWARD, 0, forward[0]++);
     // Micro-batch 0 has r stages to go in chunk 1 until its gradient begins: meanwhile a forward of each chunk in turn.

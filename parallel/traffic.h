@@ -68,7 +68,7 @@ static inline Traffic traffic_of_step(const Layout* layout, const ModelConfig* m
     const double value = (double)element, single = sizeof(float), t = parallel->mesh.t, d = parallel->mesh.d,
                  k = micro_batches;
     const double N = (double)B * T, x = N * m->C, first = layout->first_stage, last = layout->last_stage;
-    const double reductions = parallel->zero == 2 ? k : 1; // of a gradient
+    const double reductions = parallel->zero == 2 ? k : 1; // a gradient is summed as often
     const StreamCost stream = traffic_of_stream(layout, m, value);
     // A chunk has a boundary on both sides, except at the model's ends. The tip of a V is inside the last rank.
     const bool tip = parallel->folded && parallel->mesh.pipeline == parallel->mesh.p - 1;

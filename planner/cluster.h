@@ -57,7 +57,7 @@ typedef struct {
     char name[64];
     Device device;
     int node_gpus, nics, nodes; // nodes 0: as many as needed
-    int host_gpus;              // of a host, what Slurm calls a node; 0: node_gpus
+    int host_gpus;              // a host has these, what Slurm calls a node; 0: node_gpus
     double nvlink, nvlink_fraction, nvlink_step;
     double nic, nic_fraction, nic_step;
     double overlap_cost;
@@ -66,8 +66,8 @@ typedef struct {
     double oversubscription;
     int sites;
     double site_rate, site_delay;
-    char algorithm[40]; // of collectives (comm/collectives/collectives.h); "": a library's choice (ops.h)
-    int cores;          // of a machine without GPUs, all ranks together, each a device without sms; 0: of GPUs
+    char algorithm[40]; // for collectives (comm/collectives/collectives.h); "": a library's choice (ops.h)
+    int cores;          // a machine without GPUs has these, each a device without sms; 0: GPUs
 } Cluster;
 
 // GPUs of all nodes; 0: as many as needed.

@@ -121,7 +121,7 @@ static inline LinkCost message_cost(const Cluster* c, int stride, int from, int 
 // Between sites: `ranks` ranks of a site share its links, each to its peers in the other sites; D bytes a rank. An
 // all-reduce is a reduce-scatter and an all-gather with each other site directly: one delay each.
 static inline LinkCost site_cost(const Cluster* c, PlanKind kind, int sites, int ranks) {
-    const double passes = plan_passes(kind), rate = c->site_rate / ranks; // of the link to each other site
+    const double passes = plan_passes(kind), rate = c->site_rate / ranks; // the link to each other site has it
     const LinkCost cost = {c->device.launch + passes * c->site_delay, passes / (sites * rate)};
     return cost;
 }

@@ -54,7 +54,7 @@ typedef struct {
 // A buffer in an arena.
 static inline double taken(double bytes) { return ceil(bytes / 256) * 256; }
 
-// Of a block: what recomputation does not make again; what it does.
+// A block's: what recomputation does not make again; what it does.
 static inline double block_kept(const StageShape* x) {
     return 4 * taken(4 * x->R) + taken(x->N * x->e * x->qkv) + taken(x->N * x->e * x->attention) +
            taken(4 * x->N * x->NH) + taken(x->R * x->e * x->C) + taken(x->N * x->e * x->fc);

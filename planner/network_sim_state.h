@@ -13,14 +13,14 @@ typedef enum { SIM_ROUTE, SIM_SUBFLOWS, SIM_SPRAY, SIM_RANDOM, SIM_ADAPTIVE } Si
 typedef struct {
     int element_size; // bytes; messages are whole elements
     int payload;      // bytes of a packet
-    int segments;     // of a message, at most (fewer where packets are fewer)
+    int segments;     // a message has these at most (fewer where packets are fewer)
     double overhead;  // s a message, at the sender and at the receiver
     double burst;     // bytes that a link lets through at once after a pause
     // network_transport.h
     SimTransport transport;
     int subflows;       // 1: ECMP
     int flight, window; // packets of a message: in flight, and how far out of order
-    uint64_t seed;      // of hashes
+    uint64_t seed;      // the hashes'
     double timeout;     // s
     int dead[2];        // links that die, there and back, -1: none,
     double dead_at;     // at this time

@@ -16,7 +16,7 @@ message of its own on the links.
 
 enum { TRANSPORT_PATHS = 4096, TRANSPORT_PACKETS = 1 << 23 }; // at most
 
-static inline void sim_ready(Sim* s, int32_t passage, int32_t segments); // of network_sim.h
+static inline void sim_ready(Sim* s, int32_t passage, int32_t segments); // in network_sim.h
 
 // A path by a hash, none of the dead ones.
 static inline int transport_draw(const Sim* s, SimConnection* c) {

@@ -46,7 +46,7 @@ static inline double product_seconds(const Device* d, int value_bytes, double m,
     for (int i = 0; i < (d->sms ? PRODUCT_TILES : 0); i++) {
         const ProductTile* t = &product_tiles[i];
         const double tiles = batch * ceil(m / t->rows) * ceil(n / t->columns);
-        const double rate = peak / d->sms * d->gemm_fraction * d->sustained * t->speed; // of one SM
+        const double rate = peak / d->sms * d->gemm_fraction * d->sustained * t->speed; // one SM's
         for (int split = 1; split <= 8; split *= 2) {
             if (split > 1 && (tiles >= 4.0 * d->sms || k < 1024.0 * split)) break;
             const double waves = ceil(tiles * split / d->sms), sum = ceil(k / split / 32) * 32;
@@ -76,7 +76,7 @@ static inline double attention_seconds(const Device* d, int value_bytes, double 
 typedef struct {
     const Cluster* cluster;
     const Software* software;
-    Device device; // of a rank: the cluster's, or as many cores as the rank has threads
+    Device device; // a rank's: the cluster's, or as many cores as the rank has threads
     LinkCosts links;
 } Rates;
 

@@ -98,13 +98,13 @@ typedef struct {
     Work* w;
     const Software* s;
     double N, R, C;    // rows of a micro-batch, this rank's rows outside the split layers, channels
-    double F, fc, qkv; // of this rank: channels inside the mlp; of its first matrix; of q, k and v
-    double heads, HS;  // of this rank: B x heads; size of one
+    double F, fc, qkv; // this rank's: channels inside the mlp; of its first matrix; of q, k and v
+    double heads, HS;  // this rank's: B x heads; the size of one
     double T, e;       // tokens of a sequence; bytes of a value
-    int NH, NKV, t, V; // of this rank
+    int NH, NKV, t, V; // this rank's
     bool layernorm, learned, biases, gated, fused; // features of the model; fused: the activation and its product
     bool rows;                                     // sequence parallel
-    int parts;     // of the micro-batch, computed in turn (--tp-comm-overlap); all sizes are of one
+    int parts;     // the micro-batch has these, computed in turn (--tp-comm-overlap); all sizes are one's
     double shared; // channels that a CAAT-Net sums; of other models all
     double back;   // bytes of a value in its sums of gradients; 0: another model
     bool host;     // on processors, where a sum is in flight beside another part only

@@ -42,7 +42,7 @@ typedef struct {
     // Methods of which one is chosen (NULL: none); the mesh's sites, where they are settled (0: those of the cluster).
     const StepMethods* methods;
     int methods_count, sites;
-    PlanCosts* plan_costs; // of search()
+    PlanCosts* plan_costs; // search() fills it
     int rows;              // that are wanted
     double seconds;        // that the search may take; 0: any
     FILE* progress;        // a line every few seconds; NULL: none
@@ -50,8 +50,8 @@ typedef struct {
 
 typedef struct {
     StepSetup setup;
-    double bound;       // of cost.seconds
-    StageMemory memory; // of the largest rank
+    double bound;       // cost.seconds is not less
+    StageMemory memory; // the largest rank's
     StepCost cost;
 } Choice;
 
@@ -80,7 +80,7 @@ typedef struct {
     ScheduleKind schedule;
     int B, methods; // methods: of the question's, by number
     double bound;   // INFINITY: has no room
-    double floor;   // of the bytes of its largest rank
+    double floor;   // its largest rank has at least these bytes
 } Bounded;
 
 typedef struct {

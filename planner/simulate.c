@@ -15,7 +15,7 @@ the most by which one was out of order.
 #include "network_sim.h"
 #include "../util/median.h"
 
-enum { MOST = 16 }; // of a list
+enum { MOST = 16 }; // a list has these at most
 
 typedef struct {
     const char *topology, *algorithm, *bytes, *bandwidth, *latency, *overhead, *burst;

@@ -197,14 +197,14 @@ static inline double step_zeroed(const StepSetup* s, const Held* held, double el
 // A segment of a chunk's backward pass, at whose end a bucket of gradients is complete (elements 0: none is).
 typedef struct {
     double share[2];      // its part of the seconds of the whole pass; of the W pass alone
-    double elements, sum; // of the bucket; seconds of its sum over the data group
+    double elements, sum; // the bucket's; seconds of its sum over the data group
     double partial;       // before it, over tensor ranks, while the stage waits
     bool tied;            // it is the tied embedding, summed by TIE
 } Segment;
 
 typedef struct {
     WorkPrice forward, backward;
-    double elements, tied; // of its buckets; of these, in the tied embedding
+    double elements, tied; // its buckets' together; of these, in the tied embedding
     int segments, first;   // in StepPrices.segment
 } ChunkPrice;
 
@@ -221,7 +221,7 @@ typedef struct {
     ChunkPrice* chunk; // (virtual stages)
     int segments;
     Segment* segment;
-    Costs costs;    // of actions, as parallel/schedule_time.h has them
+    Costs costs;    // the actions', as parallel/schedule_time.h has them
     double* gather; // (virtual stages): the part of UPDATE's cost that gathers parameters; then (p): of UPDATE_TIED's
     double *zero,
         *whole_sum; // (p) seconds at the start of a step; (virtual stages) of all sums together, if not overlapped

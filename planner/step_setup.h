@@ -53,8 +53,8 @@ typedef struct {
     bool one_pass_loss;  // the gradient of the logits is made along with the loss
     bool epilogues;      // biases (and here GELU) are part of products, residuals' gradients of norms'
     bool defers_head;    // the head's weight gradient is made when the pipeline drains
-    int value_bytes;     // of an activation or a parameter
-    int gradient_bytes;  // of a gradient of a parameter, as it is kept and summed
+    int value_bytes;     // an activation or a parameter takes these
+    int gradient_bytes;  // a parameter's gradient takes these, as it is kept and summed
     int kept, divided;   // bytes of a parameter, its gradients and the optimizer; the latter are divided by ZeRO
     // Rate of its memory-bound kernels relative to tuned ones (1). 0.75: PyTorch of 2021, and compilers' kernels:
     // torch.compile and Liger reach 2.0 of 3.35 TB/s = 0.60 = 0.75 x 0.80; the gain of fusion in Narayanan et al. 2021,
@@ -124,12 +124,12 @@ typedef struct {
     ParallelConfig parallel;
     ScheduleKind schedule;
     StepMethods methods; // step_set_methods
-    int B, T;            // of a micro-batch
+    int B, T;            // a micro-batch has these
     int64_t batch;       // sequences of a step
     const Software* software;
     const Cluster* cluster;
     PlanCosts* plan_costs; // NULL: none are kept
-    int threads;           // of a rank on cores
+    int threads;           // a rank on cores has these
     const double* speed;   // (p + 1); NULL: always 1
 } StepSetup;
 

@@ -76,7 +76,7 @@ typedef struct {
     const Schedule* tables;
     const StepPrices* prices;
     const double* speed; // (p + 1) or NULL
-    Simulation sim;      // of parallel/schedule_time.h: messages, slots and meetings
+    Simulation sim;      // as in parallel/schedule_time.h: messages, slots and meetings
     StageRun* stage;     // (p)
     int *queue, queued;  // stages to be examined
     Timeline* timeline;  // NULL: not kept
@@ -333,7 +333,7 @@ typedef struct {
     double seconds, parts[STEP_PARTS]; // means over the stages; they add up to seconds
     double bubble;                     // waiting for messages and other stages, relative to computing
     double flops;                      // per GPU or core, by equation 3
-    double mfu;                        // of the peak, by model.h's count; 0 if the peak is not known
+    double mfu;                        // the share of the peak, by model.h's count; 0 if the peak is not known
     double tokens_per_second;
     // Between sites: bytes of a rank, of the mean stage, and seconds in flight, a step; the waits of late sites for it.
     double sent, exchange, waits;

@@ -13,15 +13,15 @@ enum { EXPLAIN_COLUMNS = 100 };
 
 typedef struct {
     const Trainer* t;
-    const Stage* stage; // of rank 0, as are the next four
+    const Stage* stage; // rank 0's, as are the next four
     const Layout* layout;
     const Mesh* mesh;
     const ParallelConfig* parallel;
     const ModelConfig* model;
     double stream;           // bytes of a micro-batch of one residual stream
     bool full;               // recomputation
-    Bytes sends, last_sends; // of rank 0 and of the first rank of the last stage, in a step
-    char text[8192];         // of the paragraph
+    Bytes sends, last_sends; // what rank 0 and the first rank of the last stage send in a step
+    char text[8192];         // the paragraph's
 } Explanation;
 
 #define SAY(...) append_text(e->text, sizeof e->text, __VA_ARGS__)

@@ -106,7 +106,7 @@ __attribute__((format(printf, 1, 2))) static inline void print_line(const char* 
     va_end(args);
     hide_controls(text);
     const int columns = terminal_columns();
-    int label = LABEL, room = columns > LABEL ? columns : LABEL; // of the first line
+    int label = LABEL, room = columns > LABEL ? columns : LABEL; // the first line's
     while ((int)strlen(line) > room) {
         int end = room;
         while (end > label && line[end] != ' ') end--;

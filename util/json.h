@@ -34,7 +34,7 @@ typedef struct {
     uint32_t next;         // distance to the next sibling, in nodes; 0: it is the last
     uint32_t count;        // elements of an array, members of an object, bytes of a string
     uint32_t name_bytes;
-    const char* name; // of an object's member, otherwise NULL
+    const char* name; // an object's member has one, else NULL
     union {
         bool boolean;
         int64_t integer;
@@ -102,7 +102,7 @@ static inline size_t json_utf8_bytes(const unsigned char* s, size_t n) {
     if (s[0] < 0x80) return 1;
     const size_t bytes = 2 + (s[0] >= 0xE0) + (s[0] >= 0xF0);
     if (s[0] < 0xC2 || s[0] > 0xF4 || n < bytes) return 0;
-    unsigned low = 0x80, high = 0xBF; // of the second byte
+    unsigned low = 0x80, high = 0xBF; // the second byte's
     if (s[0] == 0xE0) low = 0xA0;     // else overlong, and so for 0xF0
     if (s[0] == 0xED) high = 0x9F;    // else a surrogate
     if (s[0] == 0xF0) low = 0x90;
@@ -133,7 +133,7 @@ typedef struct {
     size_t line_start; // plus the continuation bytes so far of this line, so that columns count
     uint32_t line;     // characters
     char* free;        // in the block of strings
-    int capacity;      // of nodes
+    int capacity;      // there is room for these nodes
     Json* json;
     Error* error;
 } JsonParser;

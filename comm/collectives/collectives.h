@@ -53,7 +53,7 @@ static inline const char* parts_of_powers(const Network* net) {
 typedef struct {
     const char* name;
     const char* (*needs)(const Network*); // NULL: any network
-    const char* (*parts)(const Network*); // of reduce-scatter and all-gather; NULL: on any network
+    const char* (*parts)(const Network*); // what reduce-scatter and all-gather need; NULL: any network
     void (*build)(Plan*, PlanKind, const Network*);
 } AlgorithmRow;
 

@@ -118,7 +118,7 @@ static inline int plan_room(const Link* link, double slowest) {
 
 typedef struct {
     const Plan* plan;
-    int words;       // of a set of ranks
+    int words;       // a set of ranks takes these
     uint64_t* sets;  // (ranks, words): the vectors in each rank's value
     uint64_t* sent;  // (ranks, words): those of the step's senders at its beginning
     uint64_t* order; // (ranks): a number for the order of the additions: equal numbers, equal bits

@@ -34,7 +34,7 @@ static inline void ring_snake(const Network* net, int dimensions, int* order) {
     int n = 1;
     order[0] = 0;
     for (int i = dimensions - 1; i >= 0; i--) {
-        int stride = 1; // of dimension i in the rank's number
+        int stride = 1; // what dimension i counts for in the rank's number
         for (int k = net->dimensions - 1; k > i; k--) stride *= net->sides[k];
         for (int at = 1; at < net->sides[i]; at++) { // forth and back through the path so far
             for (int k = 0; k < n; k++) order[at * n + k] = order[(at - 1) * n + n - 1 - k] + stride;

@@ -43,11 +43,11 @@ typedef struct {
     int links;
     Link* link;                    // (links), by `from`, then in the order of ports
     int* first;                    // (vertices + 1): link[first[v]] is v's first port
-    int dimensions;                // of a ring, mesh or torus; 0: something else
+    int dimensions;                // a ring, mesh or torus has these; 0: something else
     int sides[NETWORK_DIMENSIONS]; // ranks along each, the last one running fastest
     bool wraps;                    // torus
     int reach;                     // switches on the way of a tree's edge, at most
-    int capacity;                  // of `link`
+    int capacity;                  // `link` has room for these
 } Network;
 
 static inline void network_free(Network* net) {

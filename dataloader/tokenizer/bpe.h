@@ -54,7 +54,7 @@ typedef struct {
 typedef struct {
     SplitKind split;
     int vocab;            // tokens are 0 .. vocab - 1; some may have no bytes
-    unsigned char* bytes; // of all tokens, one after the other
+    unsigned char* bytes; // all tokens', one after the other
     uint32_t* begin;      // (vocab + 1): token i is bytes [begin[i], begin[i + 1])
     uint32_t byte_token[256];
     Merge* merges; // (merge_mask + 1): a hash table
@@ -311,7 +311,7 @@ typedef struct {
 // A thread's buffers and cache for encoding with one vocabulary; they do not change the result.
 typedef struct {
     CachedWord* cache;
-    Symbol* symbol; // of the current word
+    Symbol* symbol; // the current word's
     uint64_t* heap; // rank << 32 | symbol
     size_t room;    // symbols; the heap has three times as many
 } Encoder;
