@@ -197,12 +197,6 @@ static const Alias aliases[] = {
      "kernels are compiled, and fused, already"},
     {NULL, "num-gpus nproc-per-node nodes nnodes num-nodes world-size",
      "the launcher starts the ranks: scripts/mpirun.sh -np N ./train_gpt; ./plan has --gpus"},
-    {NULL,
-     "completion document-mask document-token-id documents document-token loss-scale initial-loss-scale "
-     "loss-scale-window eager fragments outer-delay outer-alpha outer-bits "
-     "outer-top-k outer-error-decay muon-momentum outlier outlier-z save-minutes export-dtype first-stage-layers "
-     "last-stage-layers caat-scale",
-     "removed; commit 09d0042 has it"},
     {"generate", "prompt start", NULL},
     {NULL, "num-samples", "--generate writes one text; another --seed, another text"},
     {"max-new-tokens", "max-length", NULL},
