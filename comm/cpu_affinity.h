@@ -86,8 +86,8 @@ static inline void cores_tie(const int* cores, int n) { (void)cores, (void)n; }
 static inline void cores_untie(void) {}
 #endif
 
-// The cores that some rank may use, ordered by socket, physical core and number; their count. folder: where the system
-// describes each; what it does not tell is 0, and the physical core the number.
+// Writes the cores that some rank may use to `cores`, by socket, physical core and number; returns how many. The system
+// describes them in `folder`; where it does not, the socket is 0 and the physical core has the core's number.
 static inline int cores_in_order(const char* folder, const int32_t holders[MAX_CORES], int cores[MAX_CORES]) {
     static const char* const names[] = {"physical_package_id", "core_id"};
     int64_t order[MAX_CORES];
