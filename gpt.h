@@ -156,14 +156,18 @@ static void chunk_forward(Stage* stage, Activations* acts) {
 //
 //     dx += norm'(f'(dx W2) W1)      of a branch f(norm(x) W1^T) W2^T.
 
-// The last step of a branch: norm' gets acts->dnorm, once the tensor ranks have summed it.
+// The last step of a branch: norm' gets acts->dnorm, once the tensor ranks have summed it. Before norm2's share dx is
+// the gradient of x[layer + 1], of which the mlp's bias is a term, then of middle, of which attention's is one: their
+// gradients are the sums of dx's rows, which the norm's kernel has at hand.
 static void await_sum_and_norm_backward(const Pass* pass, int layer, TensorKind w, TensorKind b) {
     const Stage* stage = pass->stage;
     Activations* acts = pass->acts;
     const Norm n = norm_of(pass, layer, w);
+    NormGradients d = {dgrad_gradient(pass, layer, w), dgrad_gradient(pass, layer, b), NULL, NULL};
+    if (w == NORM2_W) d.before = dgrad_gradient(pass, layer, MLP_PROJ_B);
+    if (w == NORM2_W) d.after = dgrad_gradient(pass, layer, ATTN_PROJ_B);
     comm_wait(&acts->sum);
-    norms[stage->model.norm].backward(&n, pass->g->dx, norm_gradient(pass, layer, w), norm_gradient(pass, layer, b),
-                                      acts->dnorm, acts->R, stage->model.C);
+    norms[stage->model.norm].backward(&n, pass->g->dx, d, acts->dnorm, acts->R, stage->model.C);
 }
 
 // A branch's backward pass: computes those of its gradients that are in the set `steps`.
@@ -252,7 +256,7 @@ static void head_backward(const Pass* part) {
 // Recompute full: the forward pass again, by the same operations: the bits are the same.
 static void attention_branch_recompute(const Pass* pass, int layer) {
     // a sum of the gradient uses acts->sum and acts->shared, which the forward pass needs
-    row_parallel_output_grad_finish(pass, layer_grads(pass, layer)->dout, layer, MLP_PROJ_W);
+    row_parallel_output_grad_finish(pass, layer_grads(pass, layer)->dout);
     attention_branch_forward(pass, layer);
 }
 

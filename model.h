@@ -268,14 +268,13 @@ typedef struct {
 
 // The table, in memory order. Initial values: normal(0, 0.02), and 0.02 / sqrt(2 L) for the two matrices of a block
 // that write into the residual stream (Radford et al. 2019, section 2.3); norms' weights 1, biases 0. WPE is not
-// STREAMS, as positions come before the copy to streams; projections' biases are not ROWS: their dout has all rows.
+// STREAMS, as positions come before the copy to streams.
 static inline void tensor_rows(TensorRow table[TENSOR_ROWS], const ModelConfig* m) {
     const bool gpt2 = m->hub == HUB_GPT2, layernorm = m->norm == NORM_LAYERNORM;
     const int V = m->V, C = m->C, F = m->F, NHS = m->NH * model_head_size(m), QKV = model_qkv_size(m),
               KVHS = m->NKV * model_head_size(m);
     const double std = 0.02, out = 0.02 / sqrt(2.0 * m->L);
-    enum { WHOLE = GRAD_WHOLE, ROWS = GRAD_OF_ROWS, STREAMS = GRAD_OF_STREAMS, HEADS = GRAD_OF_HEADS };
-    enum { BOTH = ROWS | STREAMS };
+    enum { WHOLE = GRAD_WHOLE, ROWS = GRAD_OF_ROWS, BOTH = GRAD_OF_ROWS | GRAD_OF_STREAMS, HEADS = GRAD_OF_HEADS };
     const TensorRow rows[TENSOR_ROWS] = {
         {-1, WTE, true, "transformer.wte.weight", "model.embed_tokens.weight", V, C, COLUMN_PARALLEL, WHOLE, 1, 0, std},
         {-1, WPE, m->position == POSITION_LEARNED, "transformer.wpe.weight", "", m->T, C, REPLICATED, ROWS, 1, 0, std},
@@ -287,14 +286,14 @@ static inline void tensor_rows(TensorRow table[TENSOR_ROWS], const ModelConfig* 
         {0, V_W, !gpt2, "", "self_attn.v_proj.weight", KVHS, C, COLUMN_PARALLEL, HEADS, 1, 0, std},
         {0, QKV_B, m->biases, "attn.c_attn.bias", "", QKV, 0, COLUMN_PARALLEL, WHOLE, 3, 0, 0},
         {0, ATTN_PROJ_W, true, "attn.c_proj.weight", "self_attn.o_proj.weight", C, NHS, ROW_PARALLEL, WHOLE, 1, 0, out},
-        {0, ATTN_PROJ_B, m->biases, "attn.c_proj.bias", "", C, 0, REPLICATED, STREAMS, 1, 0, 0},
+        {0, ATTN_PROJ_B, m->biases, "attn.c_proj.bias", "", C, 0, REPLICATED, BOTH, 1, 0, 0},
         {0, NORM2_W, true, "ln_2.weight", "post_attention_layernorm.weight", C, 0, REPLICATED, BOTH, 1, 1, 0},
         {0, NORM2_B, layernorm, "ln_2.bias", "", C, 0, REPLICATED, BOTH, 1, 0, 0},
         {0, FC_W, true, "mlp.c_fc.weight", "mlp.gate_proj.weight", F, C, COLUMN_PARALLEL, WHOLE, 1, 0, std},
         {0, UP_W, model_is_gated(m), "", "mlp.up_proj.weight", F, C, COLUMN_PARALLEL, WHOLE, 1, 0, std},
         {0, FC_B, m->biases, "mlp.c_fc.bias", "", F, 0, COLUMN_PARALLEL, WHOLE, 1, 0, 0},
         {0, MLP_PROJ_W, true, "mlp.c_proj.weight", "mlp.down_proj.weight", C, F, ROW_PARALLEL, WHOLE, 1, 0, out},
-        {0, MLP_PROJ_B, m->biases, "mlp.c_proj.bias", "", C, 0, REPLICATED, STREAMS, 1, 0, 0},
+        {0, MLP_PROJ_B, m->biases, "mlp.c_proj.bias", "", C, 0, REPLICATED, BOTH, 1, 0, 0},
         {1, FINAL_NORM_W, true, "transformer.ln_f.weight", "model.norm.weight", C, 0, REPLICATED, BOTH, 1, 1, 0},
         {1, FINAL_NORM_B, layernorm, "transformer.ln_f.bias", "", C, 0, REPLICATED, BOTH, 1, 0, 0},
         {1, HEAD_W, !m->tied, "lm_head.weight", "lm_head.weight", V, C, COLUMN_PARALLEL, WHOLE, 1, 0, std},

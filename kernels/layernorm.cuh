@@ -6,11 +6,11 @@ Forward. A warp (C up to 1024) or several keep their row in shared memory, so it
 output: 2 reads and writes of C numbers a row. With the residual connection before it, sum = residual + (branch + bias)
 is fused: 4 instead of 5. The statistics are those of the rounded sum, which the backward pass reads.
 
-Backward. One pass over dout and x makes dx and the sums of dw and db: 3 reads and 1 write. A thread owns columns, and
-keeps their dw and db in registers while its block goes through its rows; while it reduces one, cp.async brings the next
-into shared memory, as registers are scarce. There are as many blocks as the GPU holds at a time, and each writes one
-row of dw and one of db, which are added in order: about 1 % more traffic for many rows. A row wider than the registers
-of a block is cut into slabs, and the blocks of each slab read all of it for the two means.
+Backward. One pass over dout, x and dx makes dx and the sums of dw and db, and of the rows of dx: 3 reads and 1 write. A
+thread owns columns, and keeps their sums in registers while its block goes through its rows; while it reduces one,
+cp.async brings the next into shared memory, as registers are scarce. There are as many blocks as the GPU holds at a
+time, and each writes one row of each sum, which are added in order: about 1 % more traffic for many rows. A row wider
+than the registers of a block is cut into slabs, and the blocks of each slab read all of it for the two means.
 */
 #pragma once
 
@@ -22,6 +22,9 @@ typedef struct {
     float *mean, *rstd;  // (N): for the backward pass
     const floatX *w, *b; // (C)
 } Norm;
+typedef struct {
+    float *w, *b, *before, *after; // (C)
+} NormGradients;
 
 // ADD: x is the residual stream, and sum = x + (branch + bias) is stored and normalised instead of x.
 template <int W, bool ADD, bool CENTERED>
@@ -112,8 +115,33 @@ static inline void residual_rmsnorm_forward(const Norm* n, const floatX* residua
 
 // ---- Backward ---------------------------------------------------------------------------------------------------
 
-// partial (blocks, 1 or 2, C): the block's sums for dw and db.
-template <int W, bool CENTERED>
+// v is unpacked again where it is read next: kept as floats, it would take twice as many registers.
+template <class T, int W>
+__device__ __forceinline__ void keep_packed(Packed<T, W>& v) {
+    uint32_t u[4] = {};
+    memcpy(u, &v, sizeof v);
+    for (uint32_t& word : u) asm volatile("" : "+r"(word));
+    memcpy(&v, u, sizeof v);
+}
+
+// sum += g = dout w and g xhat, over the columns of a row that blocks of other slabs own.
+template <int W>
+__device__ __forceinline__ void add_other_slabs(float (&sum)[2], const floatX* __restrict__ dout,
+                                                const floatX* __restrict__ x, const floatX* __restrict__ w, float m,
+                                                float r, int C) {
+#pragma unroll 1
+    for (int c = threadIdx.x * W; c < C; c += blockDim.x * W) {
+        if (c / (int)(blockDim.x * COLUMN_PACKS * W) == blockIdx.y) continue;
+        const Packed<floatX, W> o = load<W>(dout + c), v = load<W>(x + c), u = load<W>(w + c);
+        for (int i = 0; i < W; i++) {
+            sum[0] += (float)o[i] * (float)u[i];
+            sum[1] += (float)o[i] * (float)u[i] * (((float)v[i] - m) * r);
+        }
+    }
+}
+
+// partial (blocks, sums, C): the block's sums for dw, db (CENTERED), and the rows of dx before and after (SUMS).
+template <int W, bool CENTERED, bool SUMS>
 __global__ static void __launch_bounds__(COLUMN_THREADS)
     norm_backward_kernel(floatX* __restrict__ dx, float* __restrict__ partial, const floatX* __restrict__ dout,
                          const floatX* __restrict__ x, const floatX* __restrict__ w, const float* __restrict__ mean,
@@ -122,7 +150,7 @@ __global__ static void __launch_bounds__(COLUMN_THREADS)
     const float inverse_C = 1.0f / C;
     const int threads = blockDim.x * blockDim.y, rows = gridDim.x * blockDim.y;
     Packed<floatX, W>*weight = column_slots<W>(w, C), *next = weight + K * threads; // next: rows of dout, x and dx
-    Packed<float, W> dw[K] = {}, db[K] = {};
+    Packed<float, W> dw[K] = {}, db[K] = {}, before[K] = {}, after[K] = {};
     float m_next = 0, r_next = 0;
     const auto fetch = [&](int64_t n) {
         if (n >= N) return;
@@ -134,7 +162,6 @@ __global__ static void __launch_bounds__(COLUMN_THREADS)
     for (fetch(n); n < N; n += rows) {
         const float m = m_next, r = r_next;
         Packed<floatX, W> o[K], v[K], d[K];
-        Packed<float, W> g[K], xhat[K];
         float sum[2] = {0, 0}; // sums of g = dout w, and of g xhat
         copy_async_wait<0>();  // a thread reads only what it copied itself
 #pragma unroll
@@ -148,59 +175,57 @@ __global__ static void __launch_bounds__(COLUMN_THREADS)
         for (int k = 0; k < K; k++) {
             const Packed<floatX, W> u = weight[k * threads];
             for (int i = 0; i < W; i++) {
-                g[k][i] = (float)o[k][i] * (float)u[i];
-                xhat[k][i] = ((float)v[k][i] - m) * r;
-                dw[k][i] += (float)o[k][i] * xhat[k][i];
+                const float g = (float)o[k][i] * (float)u[i], xhat = ((float)v[k][i] - m) * r;
+                dw[k][i] += (float)o[k][i] * xhat;
                 db[k][i] += (float)o[k][i];
-                sum[0] += g[k][i];
-                sum[1] += g[k][i] * xhat[k][i];
+                sum[0] += g;
+                sum[1] += g * xhat;
             }
         }
-        if (gridDim.y > 1) { // columns of other blocks
-#pragma unroll 1
-            for (int c = threadIdx.x * W; c < C; c += blockDim.x * W) {
-                if (c / (int)(blockDim.x * K * W) == blockIdx.y) continue;
-                const Packed<floatX, W> o = load<W>(dout + n * C + c), v = load<W>(x + n * C + c), u = load<W>(w + c);
-                for (int i = 0; i < W; i++) {
-                    sum[0] += (float)o[i] * (float)u[i];
-                    sum[1] += (float)o[i] * (float)u[i] * (((float)v[i] - m) * r);
-                }
-            }
-        }
+        if (gridDim.y > 1) add_other_slabs<W>(sum, dout + n * C, x + n * C, w, m, r, C);
         if (CENTERED)
             block_sums(sum);
         else
             sum[1] = block_sum(sum[1]);
         const float g_mean = CENTERED ? sum[0] * inverse_C : 0, g_xhat_mean = sum[1] * inverse_C;
 #pragma unroll
+        for (int k = 0; k < K; k++) keep_packed(o[k]), keep_packed(v[k]), keep_packed(d[k]);
+#pragma unroll
         for (int k = 0; k < K; k++) {
-            for (int i = 0; i < W; i++)
-                d[k][i] = (floatX)((float)d[k][i] + r * (g[k][i] - g_mean - xhat[k][i] * g_xhat_mean));
+            const Packed<floatX, W> u = weight[k * threads];
+            for (int i = 0; i < W; i++) {
+                const float g = (float)o[k][i] * (float)u[i], xhat = ((float)v[k][i] - m) * r;
+                if (SUMS) before[k][i] += (float)d[k][i];
+                d[k][i] = (floatX)((float)d[k][i] + r * (g - g_mean - xhat * g_xhat_mean));
+                if (SUMS) after[k][i] += (float)d[k][i];
+            }
             if (column_of<W>(k) < C) store(dx + n * C + column_of<W>(k), d[k]);
         }
     }
-    float* to = partial + (int64_t)blockIdx.x * (CENTERED ? 2 : 1) * C;
+    float* to = partial + (int64_t)blockIdx.x * ((CENTERED ? 2 : 1) + (SUMS ? 2 : 0)) * C;
     column_partials(to, dw, C);
-    if (CENTERED) column_partials(to + C, db, C);
+    if (CENTERED) column_partials(to += C, db, C);
+    if (SUMS) column_partials(to += C, before, C);
+    if (SUMS) column_partials(to += C, after, C);
 }
 
-template <bool CENTERED>
-static void norm_backward(const Norm* n, floatX* dx, float* dw, float* db, const floatX* dout, int N, int C) {
+template <bool CENTERED, bool SUMS>
+static void norm_backward(const Norm* n, floatX* dx, NormGradients d, const floatX* dout, int N, int C) {
     const bool packed = can_pack(dx, C) && can_pack(dout, C) && can_pack(n->x, C) && can_pack(n->w, C);
-    const auto kernel = packed ? norm_backward_kernel<widest<floatX>, CENTERED> : norm_backward_kernel<1, CENTERED>;
+    const auto kernel =
+        packed ? norm_backward_kernel<widest<floatX>, CENTERED, SUMS> : norm_backward_kernel<1, CENTERED, SUMS>;
     const Launch shape = column_launch(N, C, packed ? widest<floatX> : 1);
-    float* partial = (float*)device_scratch((size_t)shape.grid.x * (CENTERED ? 2 : 1) * C * sizeof(float));
+    ColumnSums sums = {{d.w, d.b}, CENTERED ? 2 : 1};
+    if (SUMS) sums.to[sums.n++] = d.before;
+    if (SUMS) sums.to[sums.n++] = d.after;
+    float* partial = (float*)device_scratch((size_t)shape.grid.x * sums.n * C * sizeof(float));
     launch(shape, kernel, dx, partial, dout, n->x, n->w, n->mean, n->rstd, N, C);
-    add_columns(dw, db, partial, (int)shape.grid.x, C);
+    add_columns(sums, partial, (int)shape.grid.x, C);
 }
 
-static inline void layernorm_backward(const Norm* n, floatX* dx, float* dw, float* db, const floatX* dout, int N,
-                                      int C) {
-    norm_backward<true>(n, dx, dw, db, dout, N, C);
+static inline void layernorm_backward(const Norm* n, floatX* dx, NormGradients d, const floatX* dout, int N, int C) {
+    d.before ? norm_backward<true, true>(n, dx, d, dout, N, C) : norm_backward<true, false>(n, dx, d, dout, N, C);
 }
-
-// There is no db.
-static inline void rmsnorm_backward(const Norm* n, floatX* dx, float* dw, float* db, const floatX* dout, int N, int C) {
-    (void)db;
-    norm_backward<false>(n, dx, dw, NULL, dout, N, C);
+static inline void rmsnorm_backward(const Norm* n, floatX* dx, NormGradients d, const floatX* dout, int N, int C) {
+    d.before ? norm_backward<false, true>(n, dx, d, dout, N, C) : norm_backward<false, false>(n, dx, d, dout, N, C);
 }

@@ -19,6 +19,7 @@ on the number of threads, nor on how a batch is cut into micro-batches. norm_row
 */
 #pragma once
 
+#include "matmul.h"
 #include "residual.h"
 #include "row_sum.h"
 
@@ -28,6 +29,12 @@ typedef struct {
     float *mean, *rstd;  // (N): for the backward pass
     const floatX *w, *b; // (C)
 } Norm;
+
+// What a backward pass adds to: the gradients of w and b, and the sums of the rows of dx before and after it is added
+// to, which are the gradients of two biases (gpt.h). before and after: both, or NULL.
+typedef struct {
+    float *w, *b, *before, *after; // (C)
+} NormGradients;
 
 static inline float term_squared_deviation(RowArgs row, int c) { // k: the mean
     const float d = to_float(row.x[c]) - row.k;
@@ -111,10 +118,11 @@ __attribute__((always_inline)) static inline void norm_columns_backward(const No
     }
 }
 
-// dx (N, C), dw (C) and db (C) are all added to; without centered there is no db.
-static inline void norm_backward(const Norm* norm, bool centered, floatX* dx, float* dw, float* db, const floatX* dout,
+// dx (N, C) and d are added to; without centered there is no d.b.
+static inline void norm_backward(const Norm* norm, bool centered, floatX* dx, NormGradients d, const floatX* dout,
                                  int N, int C) {
     enum { ROWS = 64, COLUMNS = 128 }; // rows that a cache holds until they were read by rows and by columns
+    if (d.before) linear_backward_bias(d.before, dx, N, C);
 #pragma omp parallel
     for (int first = 0; first < N; first += ROWS) {
         const int last = (int)min_i64((int64_t)first + ROWS, N);
@@ -132,18 +140,18 @@ static inline void norm_backward(const Norm* norm, bool centered, floatX* dx, fl
             const int end = (int)min_i64((int64_t)begin + COLUMNS, C);
             for (int n = first; n < last; n++) {
                 if (centered)
-                    norm_columns_backward(norm, true, dw, db, dout + (int64_t)n * C, n, C, begin, end);
+                    norm_columns_backward(norm, true, d.w, d.b, dout + (int64_t)n * C, n, C, begin, end);
                 else
-                    norm_columns_backward(norm, false, dw, db, dout + (int64_t)n * C, n, C, begin, end);
+                    norm_columns_backward(norm, false, d.w, d.b, dout + (int64_t)n * C, n, C, begin, end);
             }
         }
     }
+    if (d.after) linear_backward_bias(d.after, dx, N, C);
 }
 
-static inline void layernorm_backward(const Norm* n, floatX* dx, float* dw, float* db, const floatX* dout, int N,
-                                      int C) {
-    norm_backward(n, true, dx, dw, db, dout, N, C);
+static inline void layernorm_backward(const Norm* n, floatX* dx, NormGradients d, const floatX* dout, int N, int C) {
+    norm_backward(n, true, dx, d, dout, N, C);
 }
-static inline void rmsnorm_backward(const Norm* n, floatX* dx, float* dw, float* db, const floatX* dout, int N, int C) {
-    norm_backward(n, false, dx, dw, db, dout, N, C);
+static inline void rmsnorm_backward(const Norm* n, floatX* dx, NormGradients d, const floatX* dout, int N, int C) {
+    norm_backward(n, false, dx, d, dout, N, C);
 }

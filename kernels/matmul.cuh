@@ -27,10 +27,10 @@ floatX:
 
 gelu is the tanh form, as in gelu.h. An epilogue is not always faster: in bf16, GELU's are slower than a separate kernel
 on Ampere and Ada, and a little faster on Hopper (llm.c, pull requests 338 and 653). BGRADB, which sums dout with the
-product that makes dw, was slower than a kernel of our own in all of 36 measurements of GPT-2's shapes on an H100; and
-tensor ranks have the same bias of a row-parallel layer, and need the same bits. AUX needs a leading dimension that
-is a multiple of 8 and an address that is a multiple of 16: other shapes take two steps. A bias that is not at a
-multiple of 16 bytes is copied to one: kernels rely on it, though the heuristic does not check it.
+product that makes dw, was slower than a kernel of our own in all of 36 measurements of GPT-2's shapes on an H100. AUX
+needs a leading dimension that is a multiple of 8 and an address that is a multiple of 16: other shapes take two steps.
+A bias that is not at a multiple of 16 bytes is copied to one: kernels rely on it, though the heuristic does not check
+it.
 
 Choices. When a shape is first seen, cuBLASLt's heuristic proposes up to 32 algorithms, and each is timed: the first is
 not always the best. Then the product with an epilogue is timed against two steps. Trials read noise, not the operands:

@@ -4,7 +4,7 @@ layernorm.h and layernorm.cuh) and a row here.
 
     norms[kind].forward(&n, N, C, eps)                                 out = norm(x)
     norms[kind].residual_forward(&n, residual, branch, bias, ...)      x = residual + (branch + bias), out = norm(x)
-    norms[kind].backward(&n, dx, dw, db, dout, N, C)                   dx += the gradient of x; dw, db (C) accumulate
+    norms[kind].backward(&n, dx, gradients, dout, N, C)                dx += the gradient of x; gradients += theirs
 */
 #ifndef NORMS_H // not #pragma once: tests of kernels include this file for both devices (REFERENCE_KERNELS)
 #define NORMS_H
@@ -20,7 +20,7 @@ typedef struct {
     void (*forward)(const Norm* n, int N, int C, float eps);
     void (*residual_forward)(const Norm* n, const floatX* residual, const floatX* branch, const floatX* bias, int N,
                              int C, float eps);
-    void (*backward)(const Norm* n, floatX* dx, float* dw, float* db, const floatX* dout, int N, int C);
+    void (*backward)(const Norm* n, floatX* dx, NormGradients d, const floatX* dout, int N, int C);
 } NormKernels;
 
 // By NormKind (model.h).

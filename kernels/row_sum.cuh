@@ -154,12 +154,18 @@ __device__ __forceinline__ void column_partials(float* to, Packed<float, W> (&su
     __syncthreads(); // before the next call writes
 }
 
-// (a, b) (columns each; b may be NULL) += the sum over i of partial (count, a and b). 32 columns a block, for each 32
+// Vectors that sums of columns are added to.
+typedef struct {
+    float* to[4];
+    int n;
+} ColumnSums;
+
+// The n vectors (columns each) += the sum over i of partial (count, n, columns). 32 columns a block, for each 32
 // threads that take every 32nd row; then warp y adds up column y.
 __global__ static void __launch_bounds__(1024)
-    add_columns_kernel(float* a, float* b, const float* __restrict__ partial, int count, int columns) {
+    add_columns_kernel(ColumnSums sums, const float* __restrict__ partial, int count, int columns) {
     __shared__ float tile[32][33]; // 33: columns are spread over the banks
-    const int all = b ? 2 * columns : columns, mine = blockIdx.x * 32 + threadIdx.x, c = blockIdx.x * 32 + threadIdx.y;
+    const int all = sums.n * columns, mine = blockIdx.x * 32 + threadIdx.x, c = blockIdx.x * 32 + threadIdx.y;
     float sum = 0;
     if (mine < all) {
 #pragma unroll 8
@@ -168,13 +174,9 @@ __global__ static void __launch_bounds__(1024)
     tile[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     sum = warp_sum(tile[threadIdx.x][threadIdx.y]);
-    if (threadIdx.x > 0 || c >= all) return;
-    if (c < columns)
-        a[c] += sum;
-    else
-        b[c - columns] += sum;
+    if (threadIdx.x == 0 && c < all) sums.to[c / columns][c % columns] += sum;
 }
-static inline void add_columns(float* a, float* b, const float* partial, int count, int columns) {
-    launch(launch_shape(blocks_for(b ? 2 * columns : columns, 32), dim3(32, 32)), add_columns_kernel, a, b, partial,
-           count, columns);
+static inline void add_columns(ColumnSums sums, const float* partial, int count, int columns) {
+    launch(launch_shape(blocks_for(sums.n * columns, 32), dim3(32, 32)), add_columns_kernel, sums, partial, count,
+           columns);
 }

@@ -14,7 +14,7 @@ proj's backward, in one kernel where its table has one (kernels/activations.h).
 
 typedef struct {
     int layer;
-    TensorKind w, bias; // NO_TENSOR: no bias
+    TensorKind w, bias; // NO_TENSOR: no bias, or as a projection's it is added to the residual stream (gpt.h)
     int IC, OC;
 } Linear;
 
@@ -22,9 +22,9 @@ typedef struct {
 static inline Linear linear_of(const Stage* stage, int layer, TensorKind w) {
     const int C = stage->model.C;
     const Linear qkv = {layer, QKV_W, QKV_B, C, qkv_size(stage)};
-    const Linear attn_proj = {layer, ATTN_PROJ_W, ATTN_PROJ_B, attn_out_size(stage), C};
+    const Linear attn_proj = {layer, ATTN_PROJ_W, NO_TENSOR, attn_out_size(stage), C};
     const Linear fc = {layer, FC_W, FC_B, C, fc_size(stage)};
-    const Linear mlp_proj = {layer, MLP_PROJ_W, MLP_PROJ_B, stage->layout.F, C};
+    const Linear mlp_proj = {layer, MLP_PROJ_W, NO_TENSOR, stage->layout.F, C};
     const Linear head = {layer, w, NO_TENSOR, C, stage->layout.V};
     if (w == QKV_W) return qkv;
     if (w == ATTN_PROJ_W) return attn_proj;

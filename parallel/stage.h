@@ -111,7 +111,7 @@ typedef struct {
 typedef struct {
     floatX* dx; // (R, C): the gradient of the residual stream, of the block that the backward pass is at
     LayerGradients* layers;
-    float* norms; // (slices, C), only with --canonical: see norm_gradient
+    float* norms; // (slices, C), only with --canonical: see dgrad_gradient
 } ActivationGrads;
 
 // A backward pass computes two gradients, which a schedule may order separately (Qi et al. 2024): the input gradient
@@ -285,9 +285,9 @@ static inline LayerGradients* layer_grads(const Pass* pass, int layer) {
     return &pass->g->layers[layer - pass->acts->chunk->begin];
 }
 
-// Where the gradient of a norm is added, by DGRAD, which may be ahead of WGRAD. With --canonical it waits there for the
-// micro-batch's WGRAD, so that each leaf has its own.
-static inline float* norm_gradient(const Pass* pass, int layer, TensorKind kind) {
+// Where the gradient of a norm, or of a bias of the residual stream, is added, by DGRAD, which may be ahead of WGRAD.
+// With --canonical it waits there for the micro-batch's WGRAD, so that each leaf has its own. NULL: no such tensor.
+static inline float* dgrad_gradient(const Pass* pass, int layer, TensorKind kind) {
     const Layout* layout = &pass->stage->layout;
     const Slice* slice = layout_slice(layout, layer, kind);
     if (!slice || !pass->g->norms) return gradient(pass->stage, layer, kind);
@@ -295,14 +295,15 @@ static inline float* norm_gradient(const Pass* pass, int layer, TensorKind kind)
 }
 
 // WGRAD: adds them to bucket b.
-static inline void add_norm_gradients(const Pass* pass, int b) {
+static inline void add_dgrad_gradients(const Pass* pass, int b) {
     const int C = pass->stage->model.C;
     const Bucket* bucket = &pass->stage->layout.bucket[b];
     if (!pass->g->norms || !(pass->computes & WGRAD)) return;
     for (int i = bucket->first; i < bucket->first + bucket->slices; i++) {
         const Slice* slice = &pass->stage->layout.slices[i];
         float* norm = pass->g->norms + (int64_t)i * C;
-        if (!slice->tensor.vector || slice_elements(slice) != C) continue; // a bias (C) passes, too: its `norm` is zero
+        if (!slice->tensor.vector || slice_elements(slice) != C)
+            continue; // another bias (C) passes, too: its `norm` is zero
         accumulate(grad_bucket(&pass->stage->grads, &pass->stage->layout, b)->gradient + slice->offset - bucket->offset,
                    norm, C);
         device_zero(norm, (size_t)C * sizeof(float));
@@ -313,7 +314,7 @@ static inline void add_norm_gradients(const Pass* pass, int b) {
 static inline void bucket_ready(const Pass* pass, int b) {
     Stage* stage = pass->stage;
     const Layout* layout = &stage->layout;
-    add_norm_gradients(pass, b);
+    add_dgrad_gradients(pass, b);
     if (!pass->reduce) return;
     start_grad_sync(&stage->grads, stage->groups, layout, b);
     if (stage->grads.hierarchical) start_inter_site_sync_early(&stage->grads, stage->groups, layout, b);

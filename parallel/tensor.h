@@ -87,9 +87,7 @@ static inline void row_parallel_forward(const Pass* pass, const floatX* x, int l
     Activations* acts = pass->acts;
     const int64_t n = (int64_t)acts->N * stage->model.C;
     floatX* partial = tp_partial_buffer(pass, acts->branch);
-    Linear m = linear_of(stage, layer, w);
-    m.bias = NO_TENSOR; // it is added once, to the sum
-    local_linear_forward(pass, partial, NULL, x, m);
+    local_linear_forward(pass, partial, NULL, x, linear_of(stage, layer, w));
     if (is_caat(stage))
         caat_reduce_start(stage, acts, partial, false);
     else if (acts->parts > 1)
@@ -128,8 +126,8 @@ static inline const floatX* row_parallel_output_grad(const Pass* pass, const flo
     return itself ? pass->g->dx : buffer;
 }
 
-// Completes dout in `buffer`, once, and adds up the gradient of a bias that a CAAT-Net has added to every stream.
-static inline void row_parallel_output_grad_finish(const Pass* pass, floatX* buffer, int layer, TensorKind w) {
+// Completes dout in `buffer`, once.
+static inline void row_parallel_output_grad_finish(const Pass* pass, floatX* buffer) {
     const Stage* stage = pass->stage;
     Activations* acts = pass->acts;
     const floatX* dx = pass->g->dx;
@@ -139,8 +137,6 @@ static inline void row_parallel_output_grad_finish(const Pass* pass, floatX* buf
     if (row_parallel_output_grad(pass, buffer) == dx) return;
     if (is_caat(stage)) {
         caat_reduce_finish(stage, acts, buffer, dx, true);
-        const TensorKind bias = linear_of(stage, layer, w).bias; // added to every stream: its gradient sums theirs
-        if (stage->model.biases) linear_backward_bias(gradient(stage, layer, bias), dx, acts->N, stage->model.C);
     } else if (acts->split) {
         gather_from_sequence_region(stage->groups, buffer, dx, n);
     } else {
@@ -151,7 +147,7 @@ static inline void row_parallel_output_grad_finish(const Pass* pass, floatX* buf
 // Completes dout in `buffer` (N, C); dx (N, IC) becomes the gradient of the layer's input.
 static inline void row_parallel_backward_input(const Pass* pass, floatX* dx, const floatX* pre, floatX* buffer,
                                                int layer, TensorKind w) {
-    row_parallel_output_grad_finish(pass, buffer, layer, w);
+    row_parallel_output_grad_finish(pass, buffer);
     local_linear_backward_input(pass, dx, pre, row_parallel_output_grad(pass, buffer),
                                 linear_of(pass->stage, layer, w));
 }
@@ -159,7 +155,5 @@ static inline void row_parallel_backward_input(const Pass* pass, floatX* dx, con
 // x (N, IC): the layer's input in the forward pass.
 static inline void row_parallel_backward_weight(const Pass* pass, const floatX* buffer, const floatX* x, int layer,
                                                 TensorKind w) {
-    Linear m = linear_of(pass->stage, layer, w);
-    if (is_caat(pass->stage)) m.bias = NO_TENSOR; // row_parallel_output_grad_finish has added its gradient
-    local_linear_backward_weight(pass, row_parallel_output_grad(pass, buffer), x, m);
+    local_linear_backward_weight(pass, row_parallel_output_grad(pass, buffer), x, linear_of(pass->stage, layer, w));
 }

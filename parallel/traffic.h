@@ -13,7 +13,7 @@ same way at run time, and the two agree to the byte. A block sends 8 N C (t - 1)
 
 typedef struct {
     double layers;   // tensor group: sums in the blocks; more with recomputation and sequence parallelism
-    double ends;     // tensor group: embedding, head, cross-entropy; gathering a received boundary; norms' gradients
+    double ends;     // tensor group: embedding, head, cross-entropy; gathering a received boundary; partial gradients
     double pipeline; // messages: N C, or N C / t with scatter-gather, per micro-batch and direction
     double tied;     // the embedding's gradient, first and last stage
     double data;     // gradients, 2 (d - 1) / d of them; with ZeRO a reduce-scatter, and an all-gather of parameters

@@ -209,10 +209,8 @@ static inline int ours_sum(const Lists* x, bool back) {
     return x->w->n - 1;
 }
 
-static inline void ours_unpack(const Lists* x, bool back) {
-    if (x->back == 0) return;
-    list_memory(x, "unpack", x->N * x->C, 2 * x->e);
-    if (back && x->biases) list_memory(x, "bias gradient", x->N * x->C, x->e);
+static inline void ours_unpack(const Lists* x) {
+    if (x->back != 0) list_memory(x, "unpack", x->N * x->C, 2 * x->e);
 }
 
 // A block up to the activation of the mlp, or (whole) up to its last sum, part by part: the sum of one part runs under
@@ -223,7 +221,7 @@ static inline void ours_forward_inner(const Lists* x, bool whole) {
         const bool mlp = i >= x->parts;
         first[i] = x->w->n;
         if (mlp) {
-            ours_unpack(x, false);
+            ours_unpack(x);
             ours_residual(x, true);
         }
         list_gather(x);
@@ -247,16 +245,15 @@ static inline void ours_forward_inner(const Lists* x, bool whole) {
 static inline void ours_forward(const Lists* x, bool next_norm) {
     ours_forward_inner(x, true);
     for (int i = 0; i < x->parts; i++) {
-        ours_unpack(x, false);
+        ours_unpack(x);
         ours_residual(x, next_norm);
     }
 }
 
-// dW and db of a layer with `in` inputs and `out` outputs. A CAAT-Net's row-parallel layers have db from ours_unpack.
+// dW and db of a layer with `in` inputs and `out` outputs. A row-parallel one's db comes from the norm before it.
 static inline void ours_weight(const Lists* x, const char* name, double in, double out, bool row) {
-    const bool bias = x->biases && !(row && x->back > 0);
     work_product(x->w, name, 2, out, in, x->N, 1);
-    if (bias) list_memory(x, "bias gradient", x->N * out, x->e)->weight = true;
+    if (x->biases && !row) list_memory(x, "bias gradient", x->N * out, x->e)->weight = true;
 }
 
 typedef enum { OURS_MLP, OURS_ATTENTION, OURS_HEAD } OursBranch;
@@ -269,7 +266,7 @@ static inline void ours_input(const Lists* x, OursBranch branch) {
         work_product(x->w, "head dX", 1, x->N, x->C, x->V, 1);
         return;
     }
-    ours_unpack(x, true);
+    ours_unpack(x);
     if (x->back == 0 && !list_gather(x) && x->halves) // else it is the residual stream's own
         list_memory(x, "gradient of a branch", x->N * x->C, 2 * x->e);
     if (branch == OURS_MLP) {
@@ -307,10 +304,11 @@ static inline void ours_weights(const Lists* x, OursBranch branch, int sum, int 
 // A CAAT-Net sums in a branch what the norm has made of it, and nothing in the head.
 static inline void ours_branch(const Lists* x, OursBranch branch) {
     const bool head = branch == OURS_HEAD, norm_first = x->back > 0 && !head, sums = !head || x->back == 0;
+    const double biases = x->host && x->biases && branch == OURS_MLP ? 2 : 0; // reads of dx: none in a GPU's kernel
     int sum = -1, first = x->w->n;
     for (int i = 0; i < x->parts; i++) {
         ours_input(x, branch);
-        if (norm_first) list_memory(x, "norm backward", x->R * x->C, 4 * x->e);
+        if (norm_first) list_memory(x, "norm backward", x->R * x->C, (4 + biases) * x->e);
         if (i > 0) break;
         if (sums) sum = ours_sum(x, true);
         first = x->w->n;
@@ -322,7 +320,7 @@ static inline void ours_branch(const Lists* x, OursBranch branch) {
     }
     for (int i = 0; i < x->parts; i++) {
         if (head) list_memory(x, "zero", x->R * x->C, x->e);
-        if (!norm_first) list_memory(x, "norm backward", x->R * x->C, 4 * x->e);
+        if (!norm_first) list_memory(x, "norm backward", x->R * x->C, (4 + biases) * x->e);
     }
 }
 

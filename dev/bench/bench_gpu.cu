@@ -275,7 +275,11 @@ static void residual_norm(const Arrays* a) {
 }
 static void norm_back(const Arrays* a) {
     Norm n;
-    norm_of(&n, a, a->x)->backward(&n, a->out, a->g, a->v, a->z, a->N, a->C);
+    norm_of(&n, a, a->x)->backward(&n, a->out, {a->g, a->v, NULL, NULL}, a->z, a->N, a->C);
+}
+static void norm_and_biases_back(const Arrays* a) { // as norm2's: with the gradients of two biases
+    Norm n;
+    norm_of(&n, a, a->x)->backward(&n, a->out, {a->g, a->v, a->g, a->v}, a->z, a->N, a->C);
 }
 static void residual(const Arrays* a) { residual_forward(a->y, a->x, a->z, a->bias, a->N, a->C); }
 static void gelu(const Arrays* a) { gelu_forward(a->out, a->x, a->N, a->C); }
@@ -381,9 +385,9 @@ static void bench_memory(const ModelConfig* m, int B, int T) {
         {"norm", norm, C, n, 2 * e, "xo#wbWfmN"},
         {"residual and norm", residual_norm, C, n, 4 * e, "xyzo#wbWfmN"},
         {"norm backward", norm_back, C, n, 4 * e, "xzo#wWgvWfmN"},
+        {"norm and biases backward", norm_and_biases_back, C, n, 4 * e, "xzo#wWgvWfmN"},
         {"activation", gelu, F, N * F, 2 * e, "xo#"}, // where it is no epilogue
         {"activation backward", gelu_back, F, N * F, 3 * e, "xzo#"},
-        {"bias gradient", bias_gradient, C, n, e, "x#gW"},
         {"bias gradient", bias_gradient, qkv, N * qkv, e, "x#gW"},
         {"bias gradient", bias_gradient, F, N * F, e, "x#gW"},
         {"embedding backward", embedding_position_back, C, n, 2 * e + 8, "o#gVfP"},

@@ -41,9 +41,15 @@ static void run_embedding_backward(Buffers* f) { embedding_backward(f->grad, f->
 static void run_position_forward(Buffers* f) { position_forward(f->x, f->y, 0, B * T, T, C); }
 static void run_position_backward(Buffers* f) { position_backward(f->grad, f->x, 0, B * T, T, C); }
 static void run_layernorm_forward(Buffers* f) { layernorm_forward(&f->norm, N, C, 1e-5f); }
-static void run_layernorm_backward(Buffers* f) { layernorm_backward(&f->norm, f->z, f->dw, f->db, f->y, N, C); }
+static void run_layernorm_backward(Buffers* f) {
+    const NormGradients d = {f->dw, f->db, NULL, NULL};
+    layernorm_backward(&f->norm, f->z, d, f->y, N, C);
+}
 static void run_rmsnorm_forward(Buffers* f) { rmsnorm_forward(&f->norm, N, C, 1e-5f); }
-static void run_rmsnorm_backward(Buffers* f) { rmsnorm_backward(&f->norm, f->z, f->dw, NULL, f->y, N, C); }
+static void run_rmsnorm_backward(Buffers* f) {
+    const NormGradients d = {f->dw, NULL, NULL, NULL};
+    rmsnorm_backward(&f->norm, f->z, d, f->y, N, C);
+}
 static void run_rope(Buffers* f) { rope_forward(f->x, f->grad, B, T, 2 * NH, HS, 3 * C); }
 static void run_gelu_forward(Buffers* f) { gelu_forward(f->y, f->x, N, F); }
 static void run_gelu_backward(Buffers* f) { gelu_backward(f->z, f->y, f->x, N, F); }

@@ -119,31 +119,35 @@ static void test_norm_backward(const NormCase& t) {
     const int64_t n = (int64_t)N * C;
     const ShardedBuffer hx = norm_input(t), hw = random_of<floatX>(C, 1), hdout = random_of<floatX>(n, 1);
     const ShardedBuffer hdx = random_of<floatX>(n, 1);
-    const Floats hdw = random_of<float>(C, 1), hdb = random_of<float>(C, 1);
+    const Floats hdw = random_of<float>(C, 1), hdb = random_of<float>(C, 1), hsum = random_of<float>(2 * C, 1);
+    const bool sums = t.N % 3 != 0; // of the rows of dx, before and after
     HostBuffer fx = on_host(hx), fw = on_host(hw), fdout = on_host(hdout), fdx = on_host(hdx), fout((size_t)n);
     Floats fdw = hdw, fdb = hdb, fmean((size_t)N), frstd((size_t)N);
     const reference::Norm right = {fx.data(), fout.data(), fmean.data(), frstd.data(), fw.data(), fw.data()};
     reference::norms[!t.layer].forward(&right, N, C, EPS);
     Device<floatX> x(hx, bit(m, 0)), w(hw, bit(m, 1)), dout(hdout, bit(m, 2)), dx(hdx, bit(m, 3));
-    Device<float> mean(fmean), rstd(frstd), dw(hdw, bit(m, 4)), db(hdb, bit(m, 5));
+    Device<float> mean(fmean), rstd(frstd), dw(hdw, bit(m, 4)), db(hdb, bit(m, 5)), sum(hsum, bit(m, 0));
     const Norm norm = {x.p, NULL, mean.p, rstd.p, w.p, NULL};
     begin_case(N, C, m);
-    Floats first_dw, first_db;
+    Floats first_dw, first_db, first_sum, fsum = hsum, error_sum((size_t)(2 * C));
     for (int run = 0; run < 2; run++) { // twice: the same bits
-        dx.set(hdx), dw.set(hdw), db.set(hdb);
-        norms[!t.layer].backward(&norm, dx.p, dw.p, db.p, dout.p, N, C);
-        if (run == 0) {
-            first_dw = dw.get();
-            first_db = db.get();
-        }
+        dx.set(hdx), dw.set(hdw), db.set(hdb), sum.set(hsum);
+        norms[!t.layer].backward(&norm, dx.p, {dw.p, db.p, sums ? sum.p : NULL, sums ? sum.p + C : NULL}, dout.p, N, C);
+        if (run == 0) first_dw = dw.get(), first_db = db.get(), first_sum = sum.get();
     }
-    reference::norms[!t.layer].backward(&right, fdx.data(), fdw.data(), fdb.data(), fdout.data(), N, C);
+    const Floats before = floats_of(hdx), after = floats_of(dx.get()); // as the kernel has rounded it
+    for (int64_t i = 0; i < n && sums; i++) {
+        fsum[(size_t)(i % C)] += before[(size_t)i], fsum[(size_t)(C + i % C)] += after[(size_t)i];
+    }
+    reference::norms[!t.layer].backward(&right, fdx.data(), {fdw.data(), fdb.data(), NULL, NULL}, fdout.data(), N, C);
     const double error = norm_error_bound(t), columns = 2 * sqrt(N + 4.0) * U32;
     Floats error_dx((size_t)n);
     for (int64_t i = 0; i < n; i++) error_dx[(size_t)i] = (float)(error * (1 + 3 * frstd[(size_t)(i / C)]));
     compare(t.layer ? "layernorm_backward" : "rmsnorm_backward", floats_of(dx.get()), floats_of(fdx), true, error_dx);
     compare(t.layer ? "layernorm_backward: dw" : "rmsnorm_backward: dw", dw.get(), fdw, false, columns);
     compare_same(t.layer ? "layernorm_backward: dw again" : "rmsnorm_backward: dw again", dw.get(), first_dw);
+    compare("norm backward: sums of dx", sum.get(), fsum, false, columns);
+    compare_same("norm backward: sums of dx again", sum.get(), first_sum);
     if (!t.layer) return;
     compare("layernorm_backward: db", db.get(), fdb, false, columns);
     compare_same("layernorm_backward: db again", db.get(), first_db);
@@ -151,24 +155,20 @@ static void test_norm_backward(const NormCase& t) {
 
 // The last step of dw and db, with more partial sums than the emulator's few blocks leave: count / 32 additions in a
 // thread, 5 among threads, 1 to what is there; the reference adds all in float64.
-static void test_add_columns(int count, int columns, bool two) {
-    const int all = two ? 2 * columns : columns;
-    const Floats hpartial = random_of<float>((int64_t)count * all, 1), ha = random_of<float>(columns, 1);
-    Floats want = ha, want_b = ha;
-    for (int c = 0; c < columns; c++) {
-        double sum_a = ha[(size_t)c], sum_b = sum_a;
-        for (int i = 0; i < count; i++) {
-            sum_a += hpartial[(size_t)(i * all + c)];
-            if (two) sum_b += hpartial[(size_t)(i * all + columns + c)];
-        }
-        want[(size_t)c] = (float)sum_a;
-        want_b[(size_t)c] = (float)sum_b;
+static void test_add_columns(int count, int columns, int vectors) {
+    const int all = vectors * columns;
+    const Floats hpartial = random_of<float>((int64_t)count * all, 1), hsum = random_of<float>(4 * columns, 1);
+    Floats want = hsum;
+    for (int c = 0; c < all; c++) {
+        double sum = hsum[(size_t)c];
+        for (int i = 0; i < count; i++) sum += hpartial[(size_t)(i * all + c)];
+        want[(size_t)c] = (float)sum;
     }
-    Device<float> partial(hpartial), a(ha), b(ha);
+    Device<float> partial(hpartial), sum(hsum);
     begin_case(count, columns, 0);
-    add_columns(a.p, two ? b.p : NULL, partial.p, count, columns);
-    compare("add_columns", a.get(), want, false, (count / 32 + 7) * U32);
-    compare("add_columns", b.get(), want_b, false, (count / 32 + 7) * U32);
+    add_columns({{sum.p, sum.p + columns, sum.p + 2 * columns, sum.p + 3 * columns}, vectors}, partial.p, count,
+                columns);
+    compare("add_columns", sum.get(), want, false, (count / 32 + 7) * U32);
 }
 
 static void test_norm_nan(bool layer) {
@@ -180,7 +180,7 @@ static void test_norm_nan(bool layer) {
     Device<float> mean(N), rstd(N), dw(Floats(C, 0.0f)), db(Floats(C, 0.0f));
     const Norm norm = {x.p, out.p, mean.p, rstd.p, w.p, b.p};
     norms[!layer].forward(&norm, N, C, EPS);
-    norms[!layer].backward(&norm, dx.p, dw.p, db.p, dout.p, N, C);
+    norms[!layer].backward(&norm, dx.p, {dw.p, db.p, NULL, NULL}, dout.p, N, C);
     check(only_row(floats_of(out.get()), C, 2, true) && only_row(floats_of(dx.get()), C, 2, true) &&
               only_row(dw.get(), C, 0, true),
           "%-5s %s: a NaN spoils its row, and dw", floatX_name, layer ? "layernorm" : "rmsnorm");
@@ -210,13 +210,13 @@ static void test_norms() {
         }
         test_norm_nan(l);
     }
-    test_add_columns(1, 1, false);
-    test_add_columns(70, 45, true);
-    test_add_columns(300, 33, false);
+    test_add_columns(1, 1, 1);
+    test_add_columns(70, 45, 4);
+    test_add_columns(300, 33, 2);
     const Norm none = {};
     layernorm_forward(&none, 0, 8, EPS); // no rows
     Device<float> dw(Floats(8, 1.0f)), db(Floats(8, 1.0f));
-    for (const NormKernels& kernels : norms) kernels.backward(&none, NULL, dw.p, db.p, NULL, 0, 8);
+    for (const NormKernels& kernels : norms) kernels.backward(&none, NULL, {dw.p, db.p, NULL, NULL}, NULL, 0, 8);
     begin_case(0, 8, 0);
     compare_same("norms without a row: dw stays", dw.get(), Floats(8, 1.0f));
 }

@@ -138,6 +138,16 @@ static double norm_loss(const void* context, const double* x) {
     return loss;
 }
 
+static void want_more(Wanted* wanted, int64_t i, double term, double size) {
+    wanted->value[i] += term;
+    wanted->size[i] += size;
+}
+
+// wanted (C) += the sum of the rows of x (N, C).
+static void add_rows(Wanted* wanted, const floatX* x, int N, int C) {
+    for (int64_t i = 0; i < (int64_t)N * C; i++) want_more(wanted, i % C, to_float(x[i]), fabs(to_float(x[i])));
+}
+
 // dx of one row, and S: dx is a sum of three terms, of which the two means are sums themselves; where (x - mean)
 // enters, its rounding is of the size of x, not of the difference.
 static void norm_gradient(double* dx, double* size, const NormContext* n, const double* x) {
@@ -179,6 +189,8 @@ static void want_norm(Wanted* out, Wanted* mean, Wanted* rstd, const double* x, 
 }
 
 // LayerNorm (layer = true) or RMSNorm of N rows around `offset`.
+static const char* const sum_name[2] = {"norm backward: sum of dx before", "norm backward: sum of dx after"};
+
 static void test_norm(bool layer, int N, int C, float offset) {
     const char *forward = layer ? "layernorm_forward" : "rmsnorm_forward", *name = layer ? "layernorm" : "rmsnorm";
     const int64_t n_all = (int64_t)N * C;
@@ -212,11 +224,14 @@ static void test_norm(bool layer, int N, int C, float offset) {
         rstd[n] = (float)s.rstd;
     }
     floatX* dx = values(n_all, 1);
-    float *dw = floats(C, 1), *db = floats(C, 1);
-    Wanted wanted_dx = wanted_new(n_all), wanted_dw = wanted_new(C), wanted_db = wanted_new(C);
+    float *dw = floats(C, 1), *db = floats(C, 1), *sum[2] = {floats(C, 1), floats(C, 1)}; // dx's, before and after
+    Wanted wanted_dx = wanted_new(n_all), wanted_dw = wanted_new(C), wanted_db = wanted_new(C),
+           wanted_sum[2] = {wanted_new(C), wanted_new(C)};
+    const NormGradients gradients = {dw, layer ? db : NULL, C % 2 ? NULL : sum[0], C % 2 ? NULL : sum[1]};
     for (int c = 0; c < C; c++) {
         want(&wanted_dw, c, dw[c], fabs(dw[c]));
         want(&wanted_db, c, db[c], fabs(db[c]));
+        for (int i = 0; i < 2; i++) want(&wanted_sum[i], c, sum[i][c], fabs(sum[i][c]));
     }
     for (int n = 0; n < N; n++) {
         const int64_t at = (int64_t)n * C;
@@ -230,18 +245,18 @@ static void test_norm(bool layer, int N, int C, float offset) {
         }
         for (int c = 0; c < C; c++) {
             const double d = wide_dout[at + c], deviation = wide_x[at + c] - s.mean;
-            wanted_dx.value[at + c] += to_float(dx[at + c]);
-            wanted_dx.size[at + c] += fabs(to_float(dx[at + c]));
-            wanted_dw.value[c] += d * deviation * s.rstd;
-            wanted_dw.size[c] += fabs(d) * (fabs(deviation) + fabs(s.mean)) * s.rstd;
-            wanted_db.value[c] += d;
-            wanted_db.size[c] += fabs(d);
+            want_more(&wanted_dx, at + c, to_float(dx[at + c]), fabs(to_float(dx[at + c])));
+            want_more(&wanted_dw, c, d * deviation * s.rstd, fabs(d) * (fabs(deviation) + fabs(s.mean)) * s.rstd);
+            want_more(&wanted_db, c, d, fabs(d));
         }
     }
-    norms[!layer].backward(&norm, dx, dw, layer ? db : NULL, dout, N, C);
+    add_rows(&wanted_sum[0], dx, N, C);
+    norms[!layer].backward(&norm, dx, gradients, dout, N, C);
+    add_rows(&wanted_sum[1], dx, N, C);
     check_values(layer ? "layernorm_backward: dx" : "rmsnorm_backward: dx", N, C, dx, &wanted_dx, k_sum + 18);
     check_roundings(layer ? "layernorm_backward: dw" : "rmsnorm_backward: dw", N, C, dw, &wanted_dw, N + 5);
     if (layer) check_roundings("layernorm_backward: db", N, C, db, &wanted_db, N);
+    for (int i = 0; i < 2 && C % 2 == 0; i++) check_roundings(sum_name[i], N, C, sum[i], &wanted_sum[i], N);
     release(&memory);
 }
 

@@ -42,18 +42,20 @@ static void bits_position_backward(const Arrays* m, int begin, int end) {
 }
 static void bits_layernorm(const Arrays* m, int begin, int end) {
     const int at = begin * BITS_ROW;
-    float *mean = m->f[4] + begin, *rstd = m->f[5] + begin, *dw = m->f[4] + BITS_N, *db = m->f[5] + BITS_N;
+    float *mean = m->f[4] + begin, *rstd = m->f[5] + begin;
+    const NormGradients d = {m->f[4] + BITS_N, m->f[5] + BITS_N, m->f[2], m->f[3]};
     const Norm forward = {m->x[0] + at, m->x[1] + at, mean, rstd, m->x[2], m->x[3]},
                backward = {m->x[0] + at, NULL, mean, rstd, m->x[3], NULL};
     layernorm_forward(&forward, end - begin, BITS_C, 1e-5f);
-    layernorm_backward(&backward, m->x[2] + BITS_C + at, dw, db, m->x[1] + at, end - begin, BITS_C);
+    layernorm_backward(&backward, m->x[2] + BITS_C + at, d, m->x[1] + at, end - begin, BITS_C);
 }
 static void bits_rmsnorm(const Arrays* m, int begin, int end) {
     const int at = begin * BITS_ROW;
-    float *rstd = m->f[5] + begin, *dw = m->f[4];
+    float* rstd = m->f[5] + begin;
+    const NormGradients d = {m->f[4], NULL, NULL, NULL};
     const Norm norm = {m->x[0] + at, m->x[1] + at, NULL, rstd, m->x[3], NULL};
     rmsnorm_forward(&norm, end - begin, BITS_C, 1e-5f);
-    rmsnorm_backward(&norm, m->x[2] + at, dw, NULL, m->x[1] + at, end - begin, BITS_C);
+    rmsnorm_backward(&norm, m->x[2] + at, d, m->x[1] + at, end - begin, BITS_C);
 }
 static void bits_rope(const Arrays* m, int begin, int end) {
     enum { HS = 22, HEADS = 13 };

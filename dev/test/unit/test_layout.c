@@ -470,9 +470,8 @@ static void test_shared_channels(void) {
 // of norms and of biases of row-parallel layers, and always those of key/value heads that are shared; never what only
 // one rank holds.
 static bool partial_is_right(const ModelConfig* m, const ParallelConfig* parallel) {
-    static const TensorKind by_rows[] = {WPE, NORM1_W, NORM1_B, NORM2_W, NORM2_B, FINAL_NORM_W, FINAL_NORM_B};
-    static const TensorKind by_states[] = {NORM1_W,      NORM1_B,      NORM2_W,     NORM2_B,
-                                           FINAL_NORM_W, FINAL_NORM_B, ATTN_PROJ_B, MLP_PROJ_B};
+    static const TensorKind kinds[] = {NORM1_W,      NORM1_B,     NORM2_W,    NORM2_B, FINAL_NORM_W,
+                                       FINAL_NORM_B, ATTN_PROJ_B, MLP_PROJ_B, WPE};
     const bool caat = parallel->caat.ranks > 0 && parallel->mesh.t > 1;
     Layout layout;
     Error error;
@@ -482,8 +481,8 @@ static bool partial_is_right(const ModelConfig* m, const ParallelConfig* paralle
         const Slice* s = &layout.slices[i];
         const TensorKind kind = s->tensor.kind;
         const bool shared = (kind == K_W || kind == V_W) && parallel->mesh.t > m->NKV;
-        const bool expected = shared || (parallel->sequence_parallel && is_one_of(kind, by_rows, 7)) ||
-                              (caat && is_one_of(kind, by_states, 8));
+        const bool expected =
+            shared || (parallel->sequence_parallel && is_one_of(kind, kinds, 9)) || (caat && is_one_of(kind, kinds, 8));
         ok = ok && needs_tp_grad_reduce(s, &layout.parallel) == expected;
     }
     layout_free(&layout);
