@@ -16,7 +16,8 @@ host in the same way; NCCL_RUNTIME_CONNECT=0 (nccl_prepare) connects it when it 
 never used. The setting does not affect messages.
 
 Memory. A communicator takes buffers for each of its channels, and has as many channels as CTAs (NCCL's issue 864: 1.6
-GB for one, 6 GB for several). Only wide groups have NCCL's own number; narrow ones, the world and lanes have few.
+GB for one, 6 GB for several). Only wide groups have NCCL's own number, or COLLECTIVE_CTAS of the environment; narrow
+ones, the world and lanes have few.
 
 Lanes. NCCL has no tags: the messages of one rank to another are matched in their order. And a receive is a kernel that
 waits on the GPU until its message arrives; everything after it on its stream waits with it. A rank of a pipeline posts
@@ -349,6 +350,11 @@ static inline void comm_nccl_issue(const CommRequest* r, const NcclGroup* g) {
     nccl_check(code, g, comm_kind_name(r->kind));
 }
 
+// A request begins (1) or is waited for (-1): products that start meanwhile leave multiprocessors to it (matmul.cuh).
+static inline void comm_nccl_count(const CommRequest* r, int n) {
+    if (r->kind != COMM_SEND && r->kind != COMM_RECEIVE) *collectives_in_flight() += n;
+}
+
 static inline bool comm_nccl_takes(const CommRequest* r) { return r->on_device && r->comm->nccl; }
 
 static inline void comm_nccl_start(CommRequest* r) {
@@ -362,6 +368,7 @@ static inline void comm_nccl_start(CommRequest* r) {
     nccl_begin(g);
     comm_nccl_issue(r, g);
     r->done = nccl_end(g);
+    comm_nccl_count(r, 1);
 }
 
 static inline bool comm_nccl_is_done(CommRequest* r) {
@@ -369,8 +376,10 @@ static inline bool comm_nccl_is_done(CommRequest* r) {
 }
 
 static inline void comm_nccl_wait(CommRequest* r) {
-    if (r->done) nccl_wait((cudaEvent_t)r->done);
+    if (!r->done) return;
+    nccl_wait((cudaEvent_t)r->done);
     r->done = NULL;
+    comm_nccl_count(r, -1);
 }
 
 // ---- Begin: which rank has which GPU ----------------------------------------------------------------------------
@@ -455,7 +464,7 @@ static inline void comm_nccl_open(Comm* world) {
 static inline void comm_nccl_split(Comm* child, const Comm* parent, int color, CommWidth width) {
     if (parent->nccl)
         child->nccl = nccl_split(&parent->job->open, parent->nccl, color, child->rank, child->size,
-                                 width == COMM_NARROW ? NCCL_NARROW_CTAS : 0, child->name);
+                                 width == COMM_NARROW ? NCCL_NARROW_CTAS : collective_ctas(), child->name);
 }
 
 static inline void comm_nccl_open_lanes(Comm* c, bool folded) {

@@ -105,4 +105,5 @@ static inline void comm_plan_nccl_start(CommRequest* r) {
     if (scatters) comm_copy_on(g, r->out, vector + mine, part);
     if (block) cuda_check(cudaFreeAsync(block, g->stream), "cudaFreeAsync");
     r->done = nccl_end(g);
+    comm_nccl_count(r, 1);
 }

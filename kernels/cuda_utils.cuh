@@ -197,6 +197,20 @@ static inline void* device_scratch(size_t bytes) {
     return block;
 }
 
+// NCCL's sums and gathers (comm/comm_nccl.h) that the host has started and not waited for yet.
+static inline int* collectives_in_flight(void) {
+    static int n = 0;
+    return &n;
+}
+
+// The multiprocessors that one of a wide group may take: COLLECTIVE_CTAS of the environment; 0: as many as NCCL likes.
+static inline int collective_ctas(void) {
+    const char* s = getenv("COLLECTIVE_CTAS");
+    const int n = s ? atoi(s) : 0;
+    if (s && *s && (n < 1 || n > 64)) die("the environment variable COLLECTIVE_CTAS is %s; it can be 1 to 64", s);
+    return n;
+}
+
 static inline int blocks_for(int64_t n, int per_block) { return (int)((n + per_block - 1) / per_block); }
 
 // ---- Memory -----------------------------------------------------------------------------------------------------

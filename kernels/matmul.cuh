@@ -54,6 +54,8 @@ other bits than gelu_forward(), by which activations are computed again (--recom
                          of CUDA give the same bits in every run
     MATMUL_EPILOGUE=0    no epilogue but BIAS         MATMUL_EPILOGUE=1    epilogues wherever cuBLASLt has them
     MATMUL_LIST=1        rank 0 prints its choices to stderr, in lines that begin with "matmul: "
+    COLLECTIVE_CTAS=16   sums between ranks take 16 multiprocessors at most, and a product that starts while one is
+                         in flight is planned for the others: else its last blocks wait for it
 
 Float32 builds serve comparisons with the reference: they multiply in float32, not in TF32, and use no epilogue but BIAS
 unless MATMUL_EPILOGUE=1, because the exactness of the library's tanh is not documented. Without a GPU (cuda_emulator.h)
@@ -80,6 +82,7 @@ namespace reference {
 #endif
 
 #include "gelu.cuh"
+#include "row_sum.cuh"
 
 // ----------------------------------------------------------------------------------------------------------------
 // The sum of rows: the traffic is one read of dout (N, OC). Rows are cut into slices, so that there are enough blocks
@@ -241,6 +244,7 @@ typedef struct {
     int float_d;                   // D is float32, else floatX
     int epilogue;                  // cublasLtEpilogue_t
     int align_a, align_b, align_d; // alignment of the addresses, up to 16 bytes: more does not help
+    int leaves;                    // multiprocessors that it leaves to sums between ranks
 } MatmulShape;
 
 typedef struct {
@@ -297,9 +301,9 @@ typedef struct {
 static inline MatmulName matmul_name(const MatmulProduct* p) {
     MatmulName name;
     const MatmulShape* s = &p->shape;
-    snprintf(name.text, sizeof name.text, "%s: %d x %d, sums of %d, %s%s, epilogue %s, aligned to %d, %d, %d bytes",
+    snprintf(name.text, sizeof name.text, "%s: %d x %d, sums of %d, %s%s, epilogue %s, aligned to %d, %d, %d bytes%s",
              p->name, s->n, s->m, s->k, FLOATX_NAME, s->float_d ? " to float32" : "", matmul_epilogue_name(s->epilogue),
-             s->align_a, s->align_b, s->align_d);
+             s->align_a, s->align_b, s->align_d, s->leaves ? ", beside a sum" : "");
     return name;
 }
 
@@ -344,6 +348,7 @@ static inline MatmulProduct matmul_product(const char* name, int m, int n, int k
     p.shape.align_a = matmul_alignment(a);
     p.shape.align_b = matmul_alignment(b);
     p.shape.align_d = matmul_alignment(d);
+    p.shape.leaves = *collectives_in_flight() > 0 ? collective_ctas() : 0;
     p.a = a;
     p.b = b;
     p.c = d;
@@ -434,6 +439,7 @@ static inline void matmul_describe(MatmulPlan* plan, const MatmulProduct* p) {
     const int32_t op_a = s->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N, op_b = s->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     const uint32_t epilogue = (uint32_t)s->epilogue;
     const int64_t aux_ld = s->m;
+    const int32_t target = gpu_properties()->multiProcessorCount - s->leaves;
     // Rows and columns as in memory, before op; columns follow one another without a gap.
     const int a_rows = s->transpose_a ? s->k : s->m, a_columns = s->transpose_a ? s->m : s->k;
     const int b_rows = s->transpose_b ? s->n : s->k, b_columns = s->transpose_b ? s->k : s->n;
@@ -443,6 +449,7 @@ static inline void matmul_describe(MatmulPlan* plan, const MatmulProduct* p) {
     matmul_set(plan, CUBLASLT_MATMUL_DESC_TRANSB, &op_b, sizeof op_b, p);
     matmul_set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue, p);
     if (p->aux) matmul_set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &aux_ld, sizeof aux_ld, p);
+    if (s->leaves) matmul_set(plan, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &target, sizeof target, p);
     // The heuristic takes alignment from the pointer: it gets one that is a multiple of 16 but not of 32.
     MatmulProduct example = *p;
     if (p->bias) example.bias = (const char*)matmul_state.workspace + 16;

@@ -71,14 +71,17 @@ static inline void sum_over_mesh(ProcessGroups* g, double* x, int64_t n) {
     sum_over(&g->inter_site, x, n);
 }
 
-// Sums the gradients of a bucket of which several tensor ranks hold a part each.
+// Sums the gradients of a bucket of which several tensor ranks hold a part each, those that are neighbours together.
 static inline void bucket_sum_partial(ProcessGroups* g, const Layout* layout, int b, float* gradient) {
     const Bucket* bucket = &layout->bucket[b];
-    for (int i = bucket->first; i < bucket->first + bucket->slices; i++) {
-        const Slice* slice = &layout->slices[i];
-        if (!needs_tp_grad_reduce(slice, &layout->parallel)) continue;
-        Comm* copies = slice->copies == g->tensor.size ? &g->tensor : &g->kv_heads;
-        comm_all_reduce(copies, gradient + (slice->offset - bucket->offset), slice_elements(slice), COMM_FLOAT,
-                        COMM_SUM);
+    const Slice *slice = &layout->slices[bucket->first], *end = slice + bucket->slices;
+    while (slice < end) {
+        const Slice* first = slice++;
+        int64_t n = slice_elements(first);
+        if (!needs_tp_grad_reduce(first, &layout->parallel)) continue;
+        for (; slice < end && slice->copies == first->copies && needs_tp_grad_reduce(slice, &layout->parallel); slice++)
+            n += slice_elements(slice);
+        Comm* copies = first->copies == g->tensor.size ? &g->tensor : &g->kv_heads;
+        comm_all_reduce(copies, gradient + (first->offset - bucket->offset), n, COMM_FLOAT, COMM_SUM);
     }
 }

@@ -168,6 +168,7 @@ static inline Held held_by_rank(const ModelConfig* model, const ParallelConfig* 
     ModelConfig one = *model;
     Tensor list[MOST];
     Held held = {};
+    double run = 0; // bytes that are summed together: neighbours of a bucket (bucket_sum_partial)
     one.L = 1;
     const int n = model_tensors(list, &one);
     for (int i = 0; i < n; i++) {
@@ -176,9 +177,12 @@ static inline Held held_by_rank(const ModelConfig* model, const ParallelConfig* 
         s.tensor = list[i];
         slice_cut(&s, parallel, model);
         held.elements[bucket] += (double)slice_elements(&s);
-        if (rates->software->ours && needs_tp_grad_reduce(&s, parallel))
-            held.partial[bucket] +=
-                collective_seconds(rates, PLAN_ALL_REDUCE, 4.0 * (double)slice_elements(&s), s.copies, 1);
+        const double before = i > 0 && bucket == held_bucket(&list[i - 1]) ? run : 0;
+        run =
+            rates->software->ours && needs_tp_grad_reduce(&s, parallel) ? before + 4.0 * (double)slice_elements(&s) : 0;
+        if (run > 0) held.partial[bucket] += collective_seconds(rates, PLAN_ALL_REDUCE, run, s.copies, 1);
+        if (run > 0 && before > 0)
+            held.partial[bucket] -= collective_seconds(rates, PLAN_ALL_REDUCE, before, s.copies, 1);
     }
     for (int i = 0; i < HELD_BUCKETS; i++) held.elements[i] = (double)round_up((size_t)held.elements[i], multiple);
     return held;

@@ -328,13 +328,14 @@ static void test_progress(void) {
 static void test_groups(int columns) {
     const int row = world.rank / columns, column = world.rank % columns, rows = world.size / columns;
     char label[64];
+    setenv("COLLECTIVE_CTAS", columns % 2 ? "3" : "", 1);
     Comm in_row = comm_split(&world, row, column, "row", COMM_WIDE),
          in_column = comm_split(&world, column, -row, "column", COMM_NARROW);
 #if defined USE_NCCL && !defined __CUDACC__
     check_here((!world.nccl || world.nccl->comm->max_ctas == NCCL_NARROW_CTAS) &&
-                   (!in_row.nccl || in_row.nccl->comm->max_ctas == NCCL_CONFIG_UNDEF_INT) &&
+                   (!in_row.nccl || in_row.nccl->comm->max_ctas == (columns % 2 ? 3 : NCCL_CONFIG_UNDEF_INT)) &&
                    (!in_column.nccl || in_column.nccl->comm->max_ctas == NCCL_NARROW_CTAS),
-               "%d x %d: the world and narrow groups have few CTAs, others NCCL's own number", rows, columns);
+               "%d x %d: the world and narrow groups have few CTAs, others NCCL's or the user's number", rows, columns);
 #endif
     check_here(in_row.rank == column && in_row.size == columns && in_column.rank == rows - 1 - row &&
                    in_column.size == rows,
@@ -352,7 +353,12 @@ static void test_groups(int columns) {
     r[0] = comm_all_reduce_start(&in_row, a.p, N, COMM_FLOAT, COMM_SUM);
     r[1] = comm_all_reduce_start(&in_column, b.p, N, COMM_BF16, COMM_SUM);
     r[2] = comm_all_reduce_start(&world, c.p, N, COMM_INT32, COMM_MAX);
+#ifdef USE_NCCL
+    check_here(*collectives_in_flight() == !!in_row.nccl + !!in_column.nccl + !!world.nccl,
+               "%d x %d: NCCL's sums in flight are counted: %d", rows, columns, *collectives_in_flight());
+#endif
     for (int i = 0; i < 3; i++) comm_wait(&r[(i + world.rank) % 3]);
+    check_here(*collectives_in_flight() == 0, "%d x %d: no sum of NCCL is in flight", rows, columns);
     buffer_get(&a), buffer_get(&b), buffer_get(&c);
     bool ok = true;
     for (int64_t i = 0; i < N; i++) {

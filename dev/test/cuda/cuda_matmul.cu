@@ -13,6 +13,7 @@ matrix may be small by chance. In bf16 cuda_compare.h compares, with three of th
 #define USE_CUDA // device.h: on a GPU, or an emulated one
 #endif
 #include "cuda_compare.h"
+#include <algorithm>
 namespace reference {
 #include "../../../kernels/gelu.h"
 #include "../../../kernels/matmul.h"
@@ -449,6 +450,28 @@ static void test_plans() {
     check(u.heuristics == 1 && u.products == 1 && u.algorithm == first, "not timed: the first that works");
 }
 
+// Beside a sum between ranks a product has a plan of its own, for the multiprocessors that the sum leaves.
+static void test_beside_sums() {
+    Layer l;
+    const auto forward = [&] { l.forward(); };
+    std::string seen;
+    start_again(0, 0);
+    for (const char* ctas : {"", "1"}) {
+        setenv("COLLECTIVE_CTAS", ctas, 1);
+        for (int sums : {0, 2, 1, 0}) {
+            *collectives_in_flight() = sums;
+            seen += " " + std::to_string(used_by(forward).heuristics);
+            if (fake_cublaslt.multiprocessors) seen += "*";
+        }
+    }
+    *collectives_in_flight() = 1;
+    forward();
+    check(seen == " 1 0 0 0 0 1* 0* 0" && fake_cublaslt.multiprocessors == gpu_properties()->multiProcessorCount - 1,
+          "beside a sum: plans made%s; *: for fewer multiprocessors, %d", seen.c_str(), fake_cublaslt.multiprocessors);
+    *collectives_in_flight() = 0;
+    unsetenv("COLLECTIVE_CTAS");
+}
+
 // The epilogues of three products: GELU with and without a bias, and its backward pass.
 typedef std::vector<uint32_t> Epilogues;
 static const Epilogues FUSED = {CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_DGELU};
@@ -598,6 +621,7 @@ static int run_child(const char* what) {
     fake_cublaslt.no_algorithms = strncmp(what, "none", 4) == 0;
     fake_cublaslt.no_products = strcmp(what, "failing") == 0;
     if (strcmp(what, "none, rank 1") == 0) process.rank = 1;
+    if (strcmp(what, "beside a sum") == 0) *collectives_in_flight() = 1;
     linear_forward(out.p, x.p, w.p, bias.p, N, C, OC);
     if (strcmp(what, "shortage") == 0) {
         const Shortage shortage;
@@ -638,12 +662,114 @@ static void test_environment() {
     check_child("MATMUL_EPILOGUE=1", "environment", 0, timed[1]);
     check_child("MATMUL_LIST=0", "environment", 0, "handles 1");
     check_child("MATMUL_TIMING=yes", "environment", 0, "MATMUL_TIMING is yes");
+    check_child("COLLECTIVE_CTAS=yes", "beside a sum", 0, "COLLECTIVE_CTAS is yes; it can be 1 to 64");
     check_child("MATMUL_LIST=1", "environment", is_float ? 1 : 3, " (the first 0.0000), ");
     check_child("MATMUL_LIST=1", "shortage", is_float ? 2 : 4, "TFLOP/s, on real operands\n");
     // what cuBLASLt cannot do is said, of each shape once, by rank 0
     check_child("", "none", is_float ? 2 : 3, "handles 1, products 0 0");
     check_child("", "failing", is_float ? 2 : 3, "handles 1, products 0 0");
     check_child("", "none, rank 1", 0, "handles 1, products 0 0");
+}
+#endif
+
+#ifdef __CUDACC__
+// ----------------------------------------------------------------------------------------------------------------
+// On a GPU: GPT-2 124M's products while a kernel holds 16 multiprocessors, as a sum between ranks does, planned for all
+// multiprocessors and for the others. The times are printed, and decide nothing; the results have to agree.
+
+enum { HELD = 16 };
+static const long long PATIENCE = 2000000000; // clocks, a second: then it gives up
+
+// state: blocks that have come, in all turns; turns that are over.
+__global__ static void hold_kernel(int* state, int turn) {
+    extern __shared__ char room[]; // so that no other block fits in
+    const long long begin = clock64();
+    if (turn == 0) room[threadIdx.x] = 0;
+    if (threadIdx.x == 0) atomicAdd(state, 1);
+    while (*(volatile int*)(state + 1) < turn && clock64() - begin < PATIENCE) continue;
+}
+__global__ static void meet_kernel(const volatile int* state, int turn) {
+    const long long begin = clock64();
+    while (*state < HELD * turn && clock64() - begin < PATIENCE) continue;
+}
+__global__ static void release_kernel(int* state, int turn) { state[1] = turn; }
+
+// The median time of 9 calls of work, in milliseconds. held: beside the kernel.
+template <class F>
+static double milliseconds_of(F work, bool held) {
+    static Device<int>* state = NULL;
+    static cudaStream_t stream;
+    static int turn = 0;
+    const int room = (int)gpu_properties()->sharedMemPerBlockOptin;
+    cudaEvent_t begin, end;
+    std::vector<float> times(9);
+    if (!state) {
+        state = new Device<int>(std::vector<int>(2, 0));
+        cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream");
+        cuda_check(cudaFuncSetAttribute(hold_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, room), "the room");
+    }
+    cuda_check(cudaEventCreate(&begin), "an event"), cuda_check(cudaEventCreate(&end), "an event");
+    work(); // the plan is made
+    for (float& ms : times) {
+        if (held) {
+            turn++;
+            device_synchronize();
+            hold_kernel<<<HELD, 32, room, stream>>>(state->p, turn);
+            meet_kernel<<<1, 1>>>(state->p, turn);
+        }
+        cuda_check(cudaEventRecord(begin, 0), "an event");
+        work();
+        cuda_check(cudaEventRecord(end, 0), "an event");
+        if (held) release_kernel<<<1, 1>>>(state->p, turn);
+        device_synchronize();
+        cuda_check(cudaEventElapsedTime(&ms, begin, end), "an event");
+    }
+    std::sort(times.begin(), times.end());
+    return times[4];
+}
+
+static void test_beside_held_multiprocessors() {
+    const int N = test_short ? 4096 : 65536,
+              sizes[][2] = {{768, 2304}, {768, 768}, {768, 3072}, {3072, 768}, {768, 50304}};
+    char ctas[8];
+    snprintf(ctas, sizeof ctas, "%d", HELD);
+    setenv("COLLECTIVE_CTAS", ctas, 1);
+    start_again(1, 2);
+    for (const auto& s : sizes) {
+        const int C = s[0], OC = s[1];
+        const Inputs small = draw_inputs(64, C, OC);
+        Device<floatX> x((int64_t)N * C), out((int64_t)N * OC), w(small.w), dx((int64_t)N * C);
+        Device<float> dw((int64_t)C * OC);
+        launch(launch_shape(blocks_for((int64_t)N * C, 256), 256), matmul_noise_kernel, x.p, (int64_t)N * C);
+        for (int i = 0; i < 3; i++) {
+            const char* name = i == 0 ? "forward" : i == 1 ? "dX" : "dW";
+            const auto work = [&] {
+                if (i == 0) linear_forward(out.p, x.p, w.p, NULL, N, C, OC);
+                if (i == 1) linear_backward_input(dx.p, out.p, w.p, N, C, OC);
+                if (i == 2) linear_backward_weight(dw.p, out.p, x.p, N, C, OC, false);
+            };
+            const auto sum = [&] { // of the first numbers
+                std::vector<floatX> few(1 << 16);
+                Floats sums(1 << 16);
+                const void* from = i == 0 ? (void*)out.p : i == 1 ? (void*)dx.p : (void*)dw.p;
+                void* to = i < 2 ? (void*)few.data() : (void*)sums.data();
+                const size_t bytes = few.size() * (i < 2 ? sizeof(floatX) : sizeof(float));
+                cuda_check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
+                if (i < 2) sums = floats_of(few);
+                double total = 0;
+                for (float v : sums) total += fabs(v);
+                return total;
+            };
+            const double alone = milliseconds_of(work, false), all = milliseconds_of(work, true), want = sum();
+            *collectives_in_flight() = 1;
+            const double others = milliseconds_of(work, true), got = sum();
+            *collectives_in_flight() = 0;
+            check(fabs(got - want) <= 1e-3 * want,
+                  "%d to %d %s: alone %.3f ms; 16 multiprocessors held: planned for all %.3f, for the others %.3f", C,
+                  OC, name, alone, all, others);
+        }
+    }
+    unsetenv("COLLECTIVE_CTAS");
 }
 #endif
 
@@ -669,8 +795,12 @@ int main(int argc, char** argv) {
 #endif
     test_bias();
     test_nothing();
+#ifdef __CUDACC__
+    test_beside_held_multiprocessors();
+#endif
 #ifdef USE_CUBLASLT
     test_plans();
+    test_beside_sums();
     test_epilogues();
     test_noise();
     test_shortage();

@@ -52,7 +52,8 @@ enum cublasLtMatmulDescAttributes_t {
     CUBLASLT_MATMUL_DESC_EPILOGUE = 7,              // uint32_t
     CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,          // void*
     CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11, // void*
-    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12       // int64_t
+    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12,      // int64_t
+    CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET = 15       // int32_t
 };
 enum cublasLtMatmulPreferenceAttributes_t {
     CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,   // uint64_t
@@ -73,6 +74,7 @@ struct FakeOperation {
     uint32_t epilogue;
     void *bias, *aux;
     int64_t aux_ld;
+    int32_t multiprocessors; // 0: all
 };
 struct FakePreference {
     uint64_t workspace;
@@ -127,7 +129,8 @@ struct FakeState {
     int handles, heuristics, products;    // calls
     int algorithm;                        // of the last product
     uint32_t epilogue;
-    double clock; // milliseconds since the start
+    int multiprocessors; // that the last product was told to use; 0: all
+    double clock;        // milliseconds since the start
 };
 inline FakeState fake_cublaslt = {};
 
@@ -193,7 +196,7 @@ inline cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout,
 }
 inline cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* o, cublasComputeType_t, cudaDataType scale) {
     if (scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
-    *o = new FakeOperation{CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL, NULL, 0};
+    *o = new FakeOperation{CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL, NULL, 0, 0};
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -213,6 +216,8 @@ inline cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t o, cub
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return fake_set(&o->bias, sizeof o->bias, from, size);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return fake_set(&o->aux, sizeof o->aux, from, size);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return fake_set(&o->aux_ld, sizeof o->aux_ld, from, size);
+    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:
+        return fake_set(&o->multiprocessors, sizeof o->multiprocessors, from, size);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -394,6 +399,7 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
     fake_cublaslt.products++;
     fake_cublaslt.algorithm = (int)algo->data[0];
     fake_cublaslt.epilogue = o->epilogue;
+    fake_cublaslt.multiprocessors = o->multiprocessors;
     fake_cublaslt.clock += ms;
     cuda_on_cpu::stream_push(stream, [=] {
         fake_multiply(p);

@@ -44,7 +44,8 @@ static Traffic sum_of_traffic(const ModelConfig* m, ParallelConfig like, int B, 
 //   CAAT-Net (Lamprecht et al. 2025, and its authors' code): of N states, of which a rank holds N / t; the same sums
 //   in a block, two in each direction, of S channels; backward in float32, or not. At the embedding one sum of all
 //   channels in each direction, at the head none. Each state's stream goes to the next stage: no two ranks have the
-//   same. Every tensor rank sees its own states' part of the gradients of norms and of biases after a sum.
+//   same. Every tensor rank sees its own states' part of the gradients of norms and of biases after a sum, and with
+//   sequence parallelism its own rows' part.
 // Returns the largest relative error of the numbers that are counted; `element`: bytes of an activation.
 static double traffic_error(const ModelConfig* m, ParallelConfig parallel, double element) {
     const double b = 2, s = 8, h = m->C, k = 3, t = parallel.mesh.t, p = parallel.mesh.p, d = parallel.mesh.d;
@@ -75,7 +76,7 @@ static double traffic_error(const ModelConfig* m, ParallelConfig parallel, doubl
     const double biases = m->biases ? 2.0 * m->L * h : 0; // after a sum
     const double copies = t > m->NKV ? t / m->NKV : 1, reductions = parallel.zero == 2 ? k : 1;
     const double heads = 2.0 * m->L * m->NKV * (h / m->NH) * h; // all elements of K_W and V_W
-    if (sequence) ends += d * reductions * 4 * 2 * (t - 1) * (norms + positions);
+    if (sequence) ends += d * reductions * 4 * 2 * (t - 1) * (norms + positions + biases);
     if (caat) ends += d * reductions * 4 * 2 * (t - 1) * (norms + biases);
     ends += d * reductions * 4 * 2 * (copies - 1) * heads;
     const double cuts = caat ? parallel.caat.ranks : t, rows = ceil(m->V / cuts) * (cuts / t);
