@@ -1,7 +1,7 @@
 /*
 bench_gpu.cu: how fast the CUDA kernels are on this GPU, beside a large copy and a large product.
 
-    build/cuda/bf16/bench_gpu [--only attention,products,memory] [--model NAME] [--json FILE] [--tiny]
+    build/cuda/bf16/bench_gpu [--only attention,products,beside,memory] [--model NAME] [--json FILE] [--tiny]
 
 First the two ceilings, measured: a large copy (bytes read and written a second) and a large matrix product. Then the
 operations of a training step of six models, in their shapes, named as in ./plan --operations, and attention at 1024,
@@ -9,8 +9,9 @@ operations of a training step of six models, in their shapes, named as in ./plan
 and the share of the copy.
 
 --json: the same, a line each, numbers in full; dev/bench/roofline.py --measured FILE sets it beside floors and goals.
---only: what is measured behind the ceilings. --tiny: two small models, each operation twice, to see that all of it
-works; the emulator runs that too (its times mean nothing).
+--only: what is measured behind the ceilings; beside: products while another kernel holds 16 multiprocessors. --tiny:
+two small models, each operation twice, to see that all of it works; the emulator runs that too (its times mean
+nothing).
 
 Times are medians of 20 runs between events on the device, after 3 that do not count; nothing is waited for between
 them. Before each run 256 MB are set to zero, outside of the events: no input is left in the cache (L2: 50 to 60 MB), as
@@ -194,7 +195,7 @@ static double bench_product(const char* model, const char* name, Work1 work, int
     a.OUT = OUT;
     arrays_take(&a, "xyz", (int64_t)N * max_i64(IN, OUT));
     arrays_take(&a, "o", (int64_t)N * OUT);
-    arrays_take(&a, work == product_weight ? "g" : "w", (int64_t)IN * OUT);
+    arrays_take(&a, "gw", (int64_t)IN * OUT);
     arrays_take(&a, "b", OUT);
     const double flops = 2.0 * N * IN * OUT, ms = milliseconds_of(work, &a);
     snprintf(shape, sizeof shape, "%d rows, %d to %d", N, IN, OUT);
@@ -203,9 +204,57 @@ static double bench_product(const char* model, const char* name, Work1 work, int
     return flops / ms * 1e3;
 }
 
+#ifdef __CUDACC__
+// Two ways that the trainer does not go, or not by itself, to be judged. fc's bias: cuBLASLt's epilogue that sums its
+// gradient behind GELU's. Beside a sum between ranks: 16 multiprocessors are held, as NCCL would hold them.
+static void product_input_gelu_bias(const Arrays* a) { // names as in product_input_gelu
+    MatmulProduct p = matmul_product("dGELU and bias", a->IN, a->N, a->OUT, a->w, false, a->out, false, a->x);
+    p.shape.epilogue = CUBLASLT_EPILOGUE_DGELU_BGRAD;
+    p.aux = a->y;
+    p.bias = a->z; // the sums, of D's type
+    matmul_do(&p);
+}
+
+static struct {
+    Work1 work;
+    int runs;
+} held;
+
+__global__ static void hold_kernel() { // for a quarter of a second, which all runs take together
+    for (const long long begin = clock64(); clock64() - begin < 450000000;) continue;
+}
+
+static void beside_held(const Arrays* a) {
+    static cudaStream_t stream = NULL;
+    const int room = (int)gpu_properties()->sharedMemPerBlockOptin; // so that no other block fits in
+    if (!stream) {
+        cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream");
+        cuda_check(cudaFuncSetAttribute(hold_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, room), "its memory");
+    }
+    if (held.runs++ == 1) hold_kernel<<<16, 1, room, stream>>>(); // the first run has made the plan
+    held.work(a);
+}
+
+// The product once more, planned for all multiprocessors, and for those that a sum leaves.
+static double bench_beside(const char* model, const char* name, Work1 work, int N, int IN, int OUT) {
+    char line[96];
+    setenv("COLLECTIVE_CTAS", "16", 1);
+    for (int planned = 0; planned < 2; planned++) {
+        *collectives_in_flight() = planned;
+        held.work = work;
+        held.runs = 0;
+        snprintf(line, sizeof line, "%s, %s", name, planned ? "planned for it" : "beside a sum");
+        bench_product(model, line, beside_held, N, IN, OUT);
+    }
+    *collectives_in_flight() = 0;
+    return 0;
+}
+#endif
+
 // The layers of a block and the head, as train_gpt.cu calls them: only GPT-2's matrices of blocks have biases; those of
 // row-parallel layers are added by the norm behind them.
-static void bench_products(const ModelConfig* m, int N) {
+static void bench_products(const ModelConfig* m, int N,
+                           double (*bench_one)(const char*, const char*, Work1, int, int, int)) {
     const struct {
         const char *name, *forward, *input;
         int in, out;
@@ -221,11 +270,11 @@ static void bench_products(const ModelConfig* m, int N) {
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
         const bool gelu = m->biases;
         snprintf(name, sizeof name, "%s%s", layers[i].name, gelu ? layers[i].forward : "");
-        bench_product(m->name, name, layers[i].run, N, layers[i].in, layers[i].out);
+        bench_one(m->name, name, layers[i].run, N, layers[i].in, layers[i].out);
         snprintf(name, sizeof name, "%s dX%s", layers[i].name, gelu ? layers[i].input : "");
-        bench_product(m->name, name, layers[i].back, N, layers[i].in, layers[i].out);
+        bench_one(m->name, name, layers[i].back, N, layers[i].in, layers[i].out);
         snprintf(name, sizeof name, "%s dW", layers[i].name);
-        bench_product(m->name, name, product_weight, N, layers[i].in, layers[i].out);
+        bench_one(m->name, name, product_weight, N, layers[i].in, layers[i].out);
     }
 }
 
@@ -432,7 +481,12 @@ static void bench_model(const ModelConfig* model, int B, int T) {
     ModelConfig m = *model;
     if (bench.model && strcmp(bench.model, m.name) != 0) return;
     m.V = (int)round_up((size_t)m.V, 128);
-    if (wants("products")) bench_products(&m, B * T);
+    if (wants("products")) bench_products(&m, B * T, bench_product);
+#ifdef __CUDACC__
+    if (wants("beside")) bench_products(&m, B * T, bench_beside);
+    if (wants("beside") && m.biases)
+        bench_product(m.name, "mlp projection dX, dGELU, bias", product_input_gelu_bias, B * T, m.F, m.C);
+#endif
     if (wants("attention")) bench_attention(m.name, B, T, m.NH, m.NKV, model_head_size(&m));
     if (wants("memory")) bench_memory(&m, B, T);
 }
@@ -463,7 +517,7 @@ static void bench_models(void) {
 
 static void read_options(int argc, char** argv) {
     Option table[] = {
-        option_string("only", &bench.only, "PART,...", "attention, products, memory [all]"),
+        option_string("only", &bench.only, "PART,...", "attention, products, beside, memory [all]"),
         option_string("model", &bench.model, "NAME", "one model [all]"),
         option_string("json", &bench.json_path, "FILE", "the same lines, numbers in full"),
         option_flag("tiny", &bench.tiny, "two small models, each operation twice"),

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Is a CAAT-Net as good at half the traffic? A small Llama, ordinary and with N streams (docs/caat.md).
+r"""Is a CAAT-Net as good at half the traffic? A small Llama, ordinary and with N streams (docs/caat.md).
 
     caat_quality.py --data TEXT                               N = 4, three seeds: half a day on two cores
     caat_quality.py --data TEXT --streams 2,8 --steps 1024    others, an eighth of the steps
+    caat_quality.py --data TOKENS --streams 8 --seeds 1 --steps 400 --rates 6e-4 \
+        --model '--model gpt2-124M --seq 1024 --micro-batch 16 --global-batch 256'    on a GPU, without a sweep
     caat_quality.py --short                                   a tiny model on the headers of the machine; a minute
 
-All configurations have the same 1.67 M parameters, tokens (20 a parameter, each once: TEXT has 36 MB or more), order of
-tokens and validation text. A CAAT-Net's N streams are on one rank (--caat-ranks N): which ranks compute them changes
-nothing but rounding, so that no network is needed. Each has its own learning rate: of 1e-3 to 8e-3 the one with the
-lowest validation loss after 1,024 steps with another seed. P = 1, where no channel is private, has to be the ordinary
-model: one seed, at the ordinary model's rate.
+All configurations have the same 1.67 M parameters (but for --model), tokens (20 a parameter, each once: TEXT has 36 MB
+or more), order of tokens and validation text. A CAAT-Net's N streams are on one rank (--caat-ranks N): which ranks
+compute them changes nothing but rounding, so that no network is needed. Each has its own learning rate: of 1e-3 to
+8e-3 the one with the lowest validation loss after 1,024 steps with another seed. P = 1, where no channel is private,
+has to be the ordinary model: one seed, at the ordinary model's rate.
 
 A run that is interrupted goes on at its last checkpoint. Verdict: two losses differ if their means are further apart
 than twice the standard deviation over seeds; with three seeds that is a plain rule, not a proof."""
@@ -29,15 +31,19 @@ class Quality(Experiment):
             parser.add_argument('--data', help='the text'),
             parser.add_argument('--streams', default='4', help='N, comma-separated [4]'),
             parser.add_argument('--steps', type=int, default=8192, help='of a run [8192]'),
-            parser.add_argument('--seeds', type=int, default=3, help='how many [3]')))
+            parser.add_argument('--seeds', type=int, default=3, help='how many [3]'),
+            parser.add_argument('--model', help='other options of a model and its batch'),
+            parser.add_argument('--rates', help='comma-separated; one is not searched')))
         self.steps, self.sweep = (32, 8) if self.short else (self.options.steps, 1024)
         self.seeds = range(1, 1 + (2 if self.short else self.options.seeds))
+        self.rates = [float(x) for x in self.options.rates.split(',')] if self.options.rates else RATES
+        self.model = self.options.model or (SHORT_MODEL if self.short else MODEL)
         self.rate = {}
 
     def train(self, name, steps, seed, lr):
         """The run's validation losses: [[tokens, loss], ...], and the losses of its first 50 steps."""
         folder = f'{self.out}/{name} {steps} {seed} {lr:g}'.replace(' ', '_')
-        command = ['./train_gpt', *(SHORT_MODEL if self.short else MODEL).split(), '--steps', f'{steps}', '--warmup',
+        command = ['./train_gpt', *self.model.split(), '--steps', f'{steps}', '--warmup',
                    f'{steps // 50}', '--eval-every', f'{steps // 8}', '--sample-every', '0', '--lr', f'{lr:g}',
                    '--min-lr', f'{lr / 10:g}', '--seed', f'{seed}', '--out', folder, '--resume', '--save-every', '250',
                    '--keep-last', '1', '--log-every', '64']
@@ -74,8 +80,9 @@ def main():
     ns = e.options.streams.split(',')
     names = [ORDINARY, *(f'N {n} P {p}' for n in ns for p in (0.5, 0.25))]
     for name in names:
-        e.rate[name] = best_rate(lambda lr, name=name: e.train(name, e.sweep, SWEEP_SEED, lr)['curve'][-1][1],
-                                 RATES[1:2] if e.short else RATES)
+        e.rate[name] = e.rates[0] if len(e.rates) == 1 else best_rate(
+            lambda lr, name=name: e.train(name, e.sweep, SWEEP_SEED, lr)['curve'][-1][1],
+            RATES[1:2] if e.short else e.rates)
     for seed in e.seeds:  # one after the other: what is there after a seed can be compared
         for name in names:
             e.losses(name, [seed])

@@ -13,7 +13,6 @@ matrix may be small by chance. In bf16 cuda_compare.h compares, with three of th
 #define USE_CUDA // device.h: on a GPU, or an emulated one
 #endif
 #include "cuda_compare.h"
-#include <algorithm>
 namespace reference {
 #include "../../../kernels/gelu.h"
 #include "../../../kernels/matmul.h"
@@ -672,107 +671,6 @@ static void test_environment() {
 }
 #endif
 
-#ifdef __CUDACC__
-// ----------------------------------------------------------------------------------------------------------------
-// On a GPU: GPT-2 124M's products while a kernel holds 16 multiprocessors, as a sum between ranks does, planned for all
-// multiprocessors and for the others. The times are printed, and decide nothing; the results have to agree.
-
-enum { HELD = 16 };
-static const long long PATIENCE = 2000000000; // clocks, a second: then it gives up
-
-// state: blocks that have come, in all turns; turns that are over.
-__global__ static void hold_kernel(int* state, int turn) {
-    extern __shared__ char room[]; // so that no other block fits in
-    const long long begin = clock64();
-    if (turn == 0) room[threadIdx.x] = 0;
-    if (threadIdx.x == 0) atomicAdd(state, 1);
-    while (*(volatile int*)(state + 1) < turn && clock64() - begin < PATIENCE) continue;
-}
-__global__ static void meet_kernel(const volatile int* state, int turn) {
-    const long long begin = clock64();
-    while (*state < HELD * turn && clock64() - begin < PATIENCE) continue;
-}
-__global__ static void release_kernel(int* state, int turn) { state[1] = turn; }
-
-// The median time of 9 calls of work, in milliseconds. held: beside the kernel.
-template <class F>
-static double milliseconds_of(F work, bool held) {
-    static Device<int>* state = NULL;
-    static cudaStream_t stream;
-    static int turn = 0;
-    const int room = (int)gpu_properties()->sharedMemPerBlockOptin;
-    cudaEvent_t begin, end;
-    std::vector<float> times(9);
-    if (!state) {
-        state = new Device<int>(std::vector<int>(2, 0));
-        cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream");
-        cuda_check(cudaFuncSetAttribute(hold_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, room), "the room");
-    }
-    cuda_check(cudaEventCreate(&begin), "an event"), cuda_check(cudaEventCreate(&end), "an event");
-    work(); // the plan is made
-    for (float& ms : times) {
-        if (held) {
-            turn++;
-            device_synchronize();
-            hold_kernel<<<HELD, 32, room, stream>>>(state->p, turn);
-            meet_kernel<<<1, 1>>>(state->p, turn);
-        }
-        cuda_check(cudaEventRecord(begin, 0), "an event");
-        work();
-        cuda_check(cudaEventRecord(end, 0), "an event");
-        if (held) release_kernel<<<1, 1>>>(state->p, turn);
-        device_synchronize();
-        cuda_check(cudaEventElapsedTime(&ms, begin, end), "an event");
-    }
-    std::sort(times.begin(), times.end());
-    return times[4];
-}
-
-static void test_beside_held_multiprocessors() {
-    const int N = test_short ? 4096 : 65536,
-              sizes[][2] = {{768, 2304}, {768, 768}, {768, 3072}, {3072, 768}, {768, 50304}};
-    char ctas[8];
-    snprintf(ctas, sizeof ctas, "%d", HELD);
-    setenv("COLLECTIVE_CTAS", ctas, 1);
-    start_again(1, 2);
-    for (const auto& s : sizes) {
-        const int C = s[0], OC = s[1];
-        const Inputs small = draw_inputs(64, C, OC);
-        Device<floatX> x((int64_t)N * C), out((int64_t)N * OC), w(small.w), dx((int64_t)N * C);
-        Device<float> dw((int64_t)C * OC);
-        launch(launch_shape(blocks_for((int64_t)N * C, 256), 256), matmul_noise_kernel, x.p, (int64_t)N * C);
-        for (int i = 0; i < 3; i++) {
-            const char* name = i == 0 ? "forward" : i == 1 ? "dX" : "dW";
-            const auto work = [&] {
-                if (i == 0) linear_forward(out.p, x.p, w.p, NULL, N, C, OC);
-                if (i == 1) linear_backward_input(dx.p, out.p, w.p, N, C, OC);
-                if (i == 2) linear_backward_weight(dw.p, out.p, x.p, N, C, OC, false);
-            };
-            const auto sum = [&] { // of the first numbers
-                std::vector<floatX> few(1 << 16);
-                Floats sums(1 << 16);
-                const void* from = i == 0 ? (void*)out.p : i == 1 ? (void*)dx.p : (void*)dw.p;
-                void* to = i < 2 ? (void*)few.data() : (void*)sums.data();
-                const size_t bytes = few.size() * (i < 2 ? sizeof(floatX) : sizeof(float));
-                cuda_check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
-                if (i < 2) sums = floats_of(few);
-                double total = 0;
-                for (float v : sums) total += fabs(v);
-                return total;
-            };
-            const double alone = milliseconds_of(work, false), all = milliseconds_of(work, true), want = sum();
-            *collectives_in_flight() = 1;
-            const double others = milliseconds_of(work, true), got = sum();
-            *collectives_in_flight() = 0;
-            check(fabs(got - want) <= 1e-3 * want,
-                  "%d to %d %s: alone %.3f ms; 16 multiprocessors held: planned for all %.3f, for the others %.3f", C,
-                  OC, name, alone, all, others);
-        }
-    }
-    unsetenv("COLLECTIVE_CTAS");
-}
-#endif
-
 int main(int argc, char** argv) {
     test_short = argc > 1 && strcmp(argv[1], "--short") == 0;
 #ifdef USE_CUBLASLT
@@ -795,9 +693,6 @@ int main(int argc, char** argv) {
 #endif
     test_bias();
     test_nothing();
-#ifdef __CUDACC__
-    test_beside_held_multiprocessors();
-#endif
 #ifdef USE_CUBLASLT
     test_plans();
     test_beside_sums();

@@ -10,8 +10,7 @@ It is stricter than the library, which may let pass what the documentation forbi
 descriptors, layouts and algorithms have to fit each other; C may be D only with the same layout; D overlaps no operand;
 the workspace is as large as the algorithm wants, and is overwritten; pointers are device memory that goes as far as the
 layouts say, and are aligned as those were that the heuristic saw; AUX has a leading dimension that is a multiple of 8.
-One rule is known from use: kernels want a bias at a multiple of 16 bytes, though the heuristic does not ask (PyTorch,
-pull request 194497).
+Known from use: a bias has to be at a multiple of 16 bytes (PyTorch, pull request 194497).
 
 Time is make-believe: products take what fake_cublaslt.milliseconds says, all else takes none, and events show that. On
 zeros the order of the algorithms can be another than on numbers, as on a GPU, whose clock depends on power.
@@ -74,7 +73,7 @@ struct FakeOperation {
     uint32_t epilogue;
     void *bias, *aux;
     int64_t aux_ld;
-    int32_t multiprocessors; // 0: all
+    int32_t sms; // multiprocessors; 0: all
 };
 struct FakePreference {
     uint64_t workspace;
@@ -216,8 +215,7 @@ inline cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t o, cub
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return fake_set(&o->bias, sizeof o->bias, from, size);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return fake_set(&o->aux, sizeof o->aux, from, size);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return fake_set(&o->aux_ld, sizeof o->aux_ld, from, size);
-    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:
-        return fake_set(&o->multiprocessors, sizeof o->multiprocessors, from, size);
+    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET: return fake_set(&o->sms, sizeof o->sms, from, size);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -399,7 +397,7 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
     fake_cublaslt.products++;
     fake_cublaslt.algorithm = (int)algo->data[0];
     fake_cublaslt.epilogue = o->epilogue;
-    fake_cublaslt.multiprocessors = o->multiprocessors;
+    fake_cublaslt.multiprocessors = o->sms;
     fake_cublaslt.clock += ms;
     cuda_on_cpu::stream_push(stream, [=] {
         fake_multiply(p);

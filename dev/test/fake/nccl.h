@@ -13,20 +13,16 @@ the lock is gone, so is the process.
 Where the documentation leaves a choice, the strictest or latest one is taken, so that what would only sometimes go
 wrong with NCCL always does:
 
-    operations      begin and end in the order of their stream, when somebody waits or asks
-                    (dev/emulator/cuda_runtime_emulator.h). What is going to be overwritten is 0xff in every byte from
-                    beginning to end
+    operations      begin and end in the order of their stream, when somebody waits or asks. What is going to be
+                    overwritten is 0xff in every byte from beginning to end
     groups          the calls of one (messages only here, on one stream) begin together and end together
     a send          ends when its receiver has taken the message: none is kept in flight
     matching        by the order of the calls, for each communicator and pair of ranks. Lengths, types, operations or
-                    roots that do not fit, which the real one answers with wrong numbers or not at all, end the process
-                    with a message
-    connections     the first message between two ranks in a direction holds up the HOST until the other rank comes to
-                    its half (as the real one makes connections). So does the first collective, unless
-                    NCCL_RUNTIME_CONNECT is 0 when the communicator is made
-    aborts          hold up the host until no kernel runs on the GPU, of whichever communicator, and all ranks have
-                    aborted theirs or are gone. Those of a group of calls all tell their kernels to end before they
-                    wait. With FAKE_NCCL_ABORT_HANGS=1 they never end
+                    roots that do not fit end the process with a message (the real one: wrong numbers, or nothing)
+    connections     the first message between two ranks in a direction, and the first collective unless
+                    NCCL_RUNTIME_CONNECT was 0, hold up the HOST until the other rank comes to its half
+    aborts          hold up the host until no kernel runs on the GPU and all ranks have aborted or are gone; those of a
+                    group tell all kernels to end before they wait. FAKE_NCCL_ABORT_HANGS=1: they never end
     waiting         for more than $FAKE_NCCL_SECONDS (20) is taken for a deadlock, and ends the process with a message
     a dead rank     is noticed: operations that wait for it end, and ncclCommGetAsyncError says ncclRemoteError
     GPUs            two ranks on one GPU are refused, unless NCCL_HOSTID makes them look like two machines or
