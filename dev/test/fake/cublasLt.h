@@ -73,7 +73,7 @@ struct FakeOperation {
     uint32_t epilogue;
     void *bias, *aux;
     int64_t aux_ld;
-    int32_t sms; // multiprocessors; 0: all
+    int32_t sms; // multiprocessors; -1: all
 };
 struct FakePreference {
     uint64_t workspace;
@@ -128,7 +128,7 @@ struct FakeState {
     int handles, heuristics, products;    // calls
     int algorithm;                        // of the last product
     uint32_t epilogue;
-    int multiprocessors; // that the last product was told to use; 0: all
+    int multiprocessors; // that the last product was told to use; -1: all
     double clock;        // milliseconds since the start
 };
 inline FakeState fake_cublaslt = {};
@@ -195,7 +195,7 @@ inline cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout,
 }
 inline cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* o, cublasComputeType_t, cudaDataType scale) {
     if (scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
-    *o = new FakeOperation{CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL, NULL, 0, 0};
+    *o = new FakeOperation{CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL, NULL, 0, -1};
     return CUBLAS_STATUS_SUCCESS;
 }
 
