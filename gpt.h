@@ -156,9 +156,9 @@ static void chunk_forward(Stage* stage, Activations* acts) {
 //
 //     dx += norm'(f'(dx W2) W1)      of a branch f(norm(x) W1^T) W2^T.
 
-// The last step of a branch: norm' gets acts->dnorm, once the tensor ranks have summed it. Before norm2's share dx is
-// the gradient of x[layer + 1], of which the mlp's bias is a term, then of middle, of which attention's is one: their
-// gradients are the sums of dx's rows, which the norm's kernel has at hand.
+// The last step of a branch: norm' gets acts->dnorm, once the tensor ranks have summed it. norm2's also makes the
+// gradients of the projections' biases. A bias is added to every row of the stream, so its gradient is the sum of the
+// rows of dx: the mlp's of dx before norm2's share, attention's of dx after it, the gradient of middle.
 static void await_sum_and_norm_backward(const Pass* pass, int layer, TensorKind w, TensorKind b) {
     const Stage* stage = pass->stage;
     Activations* acts = pass->acts;

@@ -350,7 +350,8 @@ static inline void comm_nccl_issue(const CommRequest* r, const NcclGroup* g) {
     nccl_check(code, g, comm_kind_name(r->kind));
 }
 
-// A request begins (1) or is waited for (-1): products that start meanwhile leave multiprocessors to it (matmul.cuh).
+// Counts the sums and gathers, of whichever group, between their start (1) and their wait (-1): a product that starts
+// meanwhile leaves multiprocessors to them (matmul.cuh). Messages take few, and are not counted.
 static inline void comm_nccl_count(const CommRequest* r, int n) {
     if (r->kind != COMM_SEND && r->kind != COMM_RECEIVE) *collectives_in_flight() += n;
 }

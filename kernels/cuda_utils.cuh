@@ -203,7 +203,8 @@ static inline int* collectives_in_flight(void) {
     return &n;
 }
 
-// The multiprocessors that one of a wide group may take: COLLECTIVE_CTAS of the environment; 0: as many as NCCL likes.
+// The most multiprocessors (CTAs) that a sum of a wide group may take: COLLECTIVE_CTAS of the environment; 0: NCCL's
+// own number.
 static inline int collective_ctas(void) {
     const char* s = getenv("COLLECTIVE_CTAS");
     const int n = s ? atoi(s) : 0;

@@ -6,11 +6,12 @@ Forward. A warp (C up to 1024) or several keep their row in shared memory, so it
 output: 2 reads and writes of C numbers a row. With the residual connection before it, sum = residual + (branch + bias)
 is fused: 4 instead of 5. The statistics are those of the rounded sum, which the backward pass reads.
 
-Backward. One pass over dout, x and dx makes dx and the sums of dw and db, and of the rows of dx: 3 reads and 1 write. A
-thread owns columns, and keeps their sums in registers while its block goes through its rows; while it reduces one,
-cp.async brings the next into shared memory, as registers are scarce. There are as many blocks as the GPU holds at a
-time, and each writes one row of each sum, which are added in order: about 1 % more traffic for many rows. A row wider
-than the registers of a block is cut into slabs, and the blocks of each slab read all of it for the two means.
+Backward. One pass over dout, x and dx updates dx and sums dw and db, and for norm2 the rows of dx before and after: 3
+reads and 1 write. A thread owns columns, and keeps their sums in registers while its block goes through its rows; while
+it reduces one, cp.async brings the next into shared memory, as registers are scarce. There are as many blocks as the
+GPU holds at a time, and each writes one row of each sum, which are added in order: some percent more traffic, most of
+it within L2. A row wider than the registers of a block is cut into slabs, and the blocks of each slab read all of it
+for the two means.
 */
 #pragma once
 
@@ -115,7 +116,8 @@ static inline void residual_rmsnorm_forward(const Norm* n, const floatX* residua
 
 // ---- Backward ---------------------------------------------------------------------------------------------------
 
-// v is unpacked again where it is read next: kept as floats, it would take twice as many registers.
+// The compiler forgets the floats that it unpacked from v, and unpacks them again where they are read next: kept, they
+// would take twice the registers.
 template <class T, int W>
 __device__ __forceinline__ void keep_packed(Packed<T, W>& v) {
     uint32_t u[4] = {};
@@ -124,7 +126,7 @@ __device__ __forceinline__ void keep_packed(Packed<T, W>& v) {
     memcpy(&v, u, sizeof v);
 }
 
-// sum += g = dout w and g xhat, over the columns of a row that blocks of other slabs own.
+// Adds to sum the terms g = dout w, and g xhat, of the row's columns that blocks of other slabs own.
 template <int W>
 __device__ __forceinline__ void add_other_slabs(float (&sum)[2], const floatX* __restrict__ dout,
                                                 const floatX* __restrict__ x, const floatX* __restrict__ w, float m,

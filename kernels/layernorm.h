@@ -14,7 +14,7 @@ of x, and d xhat_i / d x_j = rstd ((i = j) - 1/C - xhat_i xhat_j / C), hence
 in RMSNorm without the terms 1/C and mean_c(g). The variance takes a second pass, of x - mean: E[x^2] - mean^2 would
 lose all digits where |mean| is large.
 
-Threads own rows of out and dx, and columns of dw and db, to which rows are added in order. So the results do not depend
+Threads own rows of out and dx, and columns of all sums, to which rows are added in order. So the results do not depend
 on the number of threads, nor on how a batch is cut into micro-batches. norm_row is compiled for each `centered`.
 */
 #pragma once
@@ -30,8 +30,8 @@ typedef struct {
     const floatX *w, *b; // (C)
 } Norm;
 
-// What a backward pass adds to: the gradients of w and b, and the sums of the rows of dx before and after it is added
-// to, which are the gradients of two biases (gpt.h). before and after: both, or NULL.
+// What a backward pass adds to. w, b: the gradients of w and b. before, after: the sums of the rows of dx as it comes
+// in, and as it goes out; they are gradients of two biases (gpt.h). Both, or both NULL.
 typedef struct {
     float *w, *b, *before, *after; // (C)
 } NormGradients;

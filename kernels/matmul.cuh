@@ -54,8 +54,9 @@ other bits than gelu_forward(), by which activations are computed again (--recom
                          of CUDA give the same bits in every run
     MATMUL_EPILOGUE=0    no epilogue but BIAS         MATMUL_EPILOGUE=1    epilogues wherever cuBLASLt has them
     MATMUL_LIST=1        rank 0 prints its choices to stderr, in lines that begin with "matmul: "
-    COLLECTIVE_CTAS=16   sums between ranks take 16 multiprocessors at most, and a product that starts while one is
-                         in flight is planned for the others: else its last blocks wait for it
+    COLLECTIVE_CTAS=16   NCCL's sums of wide groups take 16 multiprocessors at most, and a product that starts while
+                         a sum is in flight is planned for the rest: planned for all, its last blocks would wait until
+                         the sum ends. Bits then depend on what is in flight, so --canonical ignores it
 
 Float32 builds serve comparisons with the reference: they multiply in float32, not in TF32, and use no epilogue but BIAS
 unless MATMUL_EPILOGUE=1, because the exactness of the library's tanh is not documented. Without a GPU (cuda_emulator.h)
@@ -439,7 +440,7 @@ static inline void matmul_describe(MatmulPlan* plan, const MatmulProduct* p) {
     const int32_t op_a = s->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N, op_b = s->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     const uint32_t epilogue = (uint32_t)s->epilogue;
     const int64_t aux_ld = s->m;
-    const int32_t target = gpu_properties()->multiProcessorCount - s->leaves;
+    const int32_t target = (int32_t)max_i64(1, gpu_properties()->multiProcessorCount - s->leaves);
     // Rows and columns as in memory, before op; columns follow one another without a gap.
     const int a_rows = s->transpose_a ? s->k : s->m, a_columns = s->transpose_a ? s->m : s->k;
     const int b_rows = s->transpose_b ? s->n : s->k, b_columns = s->transpose_b ? s->k : s->n;

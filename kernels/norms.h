@@ -4,7 +4,8 @@ layernorm.h and layernorm.cuh) and a row here.
 
     norms[kind].forward(&n, N, C, eps)                                 out = norm(x)
     norms[kind].residual_forward(&n, residual, branch, bias, ...)      x = residual + (branch + bias), out = norm(x)
-    norms[kind].backward(&n, dx, gradients, dout, N, C)                dx += the gradient of x; gradients += theirs
+    norms[kind].backward(&n, dx, d, dout, N, C)                        dx += the gradient of x; d.w, d.b += theirs;
+                                                                       d.before, d.after += the sums of dx's rows
 */
 #ifndef NORMS_H // not #pragma once: tests of kernels include this file for both devices (REFERENCE_KERNELS)
 #define NORMS_H

@@ -4,8 +4,8 @@ residual.h: adds a branch, and the bias of its last linear layer, to the residua
     out = residual + (branch + bias)
 
 The bias comes here and not with the matrix product because, when that product's sum is split over tensor-parallel
-ranks, the bias must be added once, after their sum. Backward is the identity: every input's gradient is dout, and the
-bias's its sum over rows, which a norm's backward pass takes (layernorm.h). accumulate and accumulate_max are for any
+ranks, the bias must be added once, after their sum. Backward is the identity: every input's gradient is dout, the
+bias's the sum of its rows, which norm2's backward pass makes (layernorm.h). accumulate and accumulate_max are for any
 float32 arrays.
 */
 #pragma once

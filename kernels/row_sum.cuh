@@ -88,7 +88,8 @@ enum {
     COLUMN_ROWS = 8       // minimum that a block adds up before it writes their sums
 };
 
-// Blocks (x: rows, y: slabs of columns) for rows of C elements in packs of W: as many as the GPU holds at a time.
+// Blocks (x: rows, y: slabs of columns) for rows of C elements in packs of W: as many as the GPU holds at a time. So
+// the order of a sum depends on the GPU: tensor ranks, which have the same vectors, need GPUs of one kind.
 static inline Launch column_launch(int N, int C, int W) {
     const int per_warp = 32 * COLUMN_PACKS * W, warps = (int)min_i64(COLUMN_THREADS / 32, blocks_for(C, per_warp));
     const int teams = warps == 1 ? COLUMN_TEAMS : 1, slabs = blocks_for(C, warps * per_warp);
@@ -154,7 +155,7 @@ __device__ __forceinline__ void column_partials(float* to, Packed<float, W> (&su
     __syncthreads(); // before the next call writes
 }
 
-// Vectors that sums of columns are added to.
+// Up to four vectors, to each of which a sum of columns is added.
 typedef struct {
     float* to[4];
     int n;
@@ -176,7 +177,7 @@ __global__ static void __launch_bounds__(1024)
     sum = warp_sum(tile[threadIdx.x][threadIdx.y]);
     float* to = sums.to[0];
 #pragma unroll
-    for (int k = 1; k < 4; k++) to = c >= k * columns ? sums.to[k] : to; // an index would put them into memory
+    for (int k = 1; k < 4; k++) to = c >= k * columns ? sums.to[k] : to; // an index would copy them to the stack
     if (threadIdx.x == 0 && c < all) to[c % columns] += sum;
 }
 static inline void add_columns(ColumnSums sums, const float* partial, int count, int columns) {

@@ -14,7 +14,7 @@ proj's backward, in one kernel where its table has one (kernels/activations.h).
 
 typedef struct {
     int layer;
-    TensorKind w, bias; // NO_TENSOR: no bias, or as a projection's it is added to the residual stream (gpt.h)
+    TensorKind w, bias; // NO_TENSOR: none here; a projection's is added to the residual stream (gpt.h)
     int IC, OC;
 } Linear;
 

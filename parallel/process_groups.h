@@ -71,7 +71,8 @@ static inline void sum_over_mesh(ProcessGroups* g, double* x, int64_t n) {
     sum_over(&g->inter_site, x, n);
 }
 
-// Sums the gradients of a bucket of which several tensor ranks hold a part each, those that are neighbours together.
+// Sums the gradients of a bucket of which each tensor rank holds a part only. Slices that follow one another in memory,
+// and are summed over the same ranks, are one all-reduce.
 static inline void bucket_sum_partial(ProcessGroups* g, const Layout* layout, int b, float* gradient) {
     const Bucket* bucket = &layout->bucket[b];
     const Slice *slice = &layout->slices[bucket->first], *end = slice + bucket->slices;

@@ -143,8 +143,8 @@ static inline bool rule_buffers(const StageState* state, Action action) {
 }
 
 // A chunk takes the micro-batches in order, in each kind of work: losses are accumulated in the order of the forward
-// passes, gradients of norms in the order of the dgrads, all others in the order of the wgrads. So every schedule adds
-// the same numbers in the same order, and results are the same bits.
+// passes, gradients of norms and of projections' biases in the order of the dgrads, all others in the order of the
+// wgrads. So every schedule adds the same numbers in the same order, and results are the same bits.
 static inline bool rule_sums(const StageState* state, Action action) {
     if (!action_computes(action.kind)) return true;
     const ChunkState* c = &state->chunk[action.chunk];

@@ -111,14 +111,14 @@ typedef struct {
 typedef struct {
     floatX* dx; // (R, C): the gradient of the residual stream, of the block that the backward pass is at
     LayerGradients* layers;
-    float* norms; // (slices, C), only with --canonical: see dgrad_gradient
+    float* norms; // (slices, C), only with --canonical: what DGRAD adds to norms and biases, see dgrad_gradient
 } ActivationGrads;
 
 // A backward pass computes two gradients, which a schedule may order separately (Qi et al. 2024): the input gradient
 // (B, dgrad) goes through the stage, block by block, and to the stage before; the weight gradients (W, wgrad) need only
 // what the first one leaves in ActivationGrads, and are accumulated over micro-batches. Of x + branch(norm(x)) DGRAD is
-// two steps, the branch's gradient and the norm's (also of its parameters), between which a sum over the tensor ranks
-// is in flight.
+// two steps, the branch's gradient and the norm's (also of its parameters and, in norm2, of the projections' biases),
+// between which a sum over the tensor ranks is in flight.
 enum { DGRAD_BRANCH = 1, DGRAD_NORM = 2, WGRAD = 4, DGRAD = DGRAD_BRANCH | DGRAD_NORM, BOTH_GRADS = DGRAD | WGRAD };
 
 // A micro-batch's messages from and to a chunk's neighbours, and whether they are in flight (parallel/schedule.h).
@@ -285,8 +285,8 @@ static inline LayerGradients* layer_grads(const Pass* pass, int layer) {
     return &pass->g->layers[layer - pass->acts->chunk->begin];
 }
 
-// Where the gradient of a norm, or of a bias of the residual stream, is added, by DGRAD, which may be ahead of WGRAD.
-// With --canonical it waits there for the micro-batch's WGRAD, so that each leaf has its own. NULL: no such tensor.
+// Where DGRAD adds the gradient of a norm, or of a projection's bias. DGRAD may be ahead of WGRAD: with --canonical the
+// gradient waits there for the same micro-batch's WGRAD, so that each leaf has its own. NULL: no such tensor.
 static inline float* dgrad_gradient(const Pass* pass, int layer, TensorKind kind) {
     const Layout* layout = &pass->stage->layout;
     const Slice* slice = layout_slice(layout, layer, kind);
@@ -294,7 +294,7 @@ static inline float* dgrad_gradient(const Pass* pass, int layer, TensorKind kind
     return pass->g->norms + (slice - layout->slices) * pass->stage->model.C;
 }
 
-// WGRAD: adds them to bucket b.
+// WGRAD: adds what waits there to bucket b.
 static inline void add_dgrad_gradients(const Pass* pass, int b) {
     const int C = pass->stage->model.C;
     const Bucket* bucket = &pass->stage->layout.bucket[b];
@@ -303,7 +303,7 @@ static inline void add_dgrad_gradients(const Pass* pass, int b) {
         const Slice* slice = &pass->stage->layout.slices[i];
         float* norm = pass->g->norms + (int64_t)i * C;
         if (!slice->tensor.vector || slice_elements(slice) != C)
-            continue; // another bias (C) passes, too: its `norm` is zero
+            continue; // a bias of C numbers that WGRAD makes passes, too: nothing waits for it
         accumulate(grad_bucket(&pass->stage->grads, &pass->stage->layout, b)->gradient + slice->offset - bucket->offset,
                    norm, C);
         device_zero(norm, (size_t)C * sizeof(float));

@@ -304,7 +304,7 @@ static inline void ours_weights(const Lists* x, OursBranch branch, int sum, int 
 // A CAAT-Net sums in a branch what the norm has made of it, and nothing in the head.
 static inline void ours_branch(const Lists* x, OursBranch branch) {
     const bool head = branch == OURS_HEAD, norm_first = x->back > 0 && !head, sums = !head || x->back == 0;
-    const double biases = x->biases && !x->s->epilogues && branch == OURS_MLP ? 2 : 0; // a GPU has dx at hand
+    const double biases = x->biases && !x->s->epilogues && branch == OURS_MLP ? 2 : 0; // reads of dx, for biases
     int sum = -1, first = x->w->n;
     for (int i = 0; i < x->parts; i++) {
         ours_input(x, branch);

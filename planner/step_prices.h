@@ -169,6 +169,7 @@ static inline Held held_by_rank(const ModelConfig* model, const ParallelConfig* 
     Tensor list[MOST];
     Held held = {};
     double run = 0; // bytes that are summed together: neighbours of a bucket (bucket_sum_partial)
+    int copies = 0; // of those
     one.L = 1;
     const int n = model_tensors(list, &one);
     for (int i = 0; i < n; i++) {
@@ -177,7 +178,8 @@ static inline Held held_by_rank(const ModelConfig* model, const ParallelConfig* 
         s.tensor = list[i];
         slice_cut(&s, parallel, model);
         held.elements[bucket] += (double)slice_elements(&s);
-        const double before = i > 0 && bucket == held_bucket(&list[i - 1]) ? run : 0;
+        const double before = i > 0 && bucket == held_bucket(&list[i - 1]) && s.copies == copies ? run : 0;
+        copies = s.copies;
         run =
             rates->software->ours && needs_tp_grad_reduce(&s, parallel) ? before + 4.0 * (double)slice_elements(&s) : 0;
         if (run > 0) held.partial[bucket] += collective_seconds(rates, PLAN_ALL_REDUCE, run, s.copies, 1);

@@ -51,7 +51,7 @@ typedef struct {
     bool gather_overlap; // ZeRO's gather of parameters runs under the next step's first forward pass
     bool send_overlap;   // messages run under computing; else a stage is blocked while its own leave
     bool one_pass_loss;  // the gradient of the logits is made along with the loss
-    bool epilogues;      // biases (and here GELU) are part of products, residuals' gradients of norms'
+    bool epilogues;      // biases (and here GELU) are part of products; residuals', and here their biases', of norms
     bool defers_head;    // the head's weight gradient is made when the pipeline drains
     int value_bytes;     // an activation or a parameter takes these
     int gradient_bytes;  // a parameter's gradient takes these, as it is kept and summed

@@ -62,6 +62,7 @@ static inline void open_device(Trainer* t) {
     if (settings_is_training(&t->settings)) stop_listen(); // else there is nothing to save
     device_open(t->place.rank_here);
     if (t->settings.canonical) setenv("MATMUL_TIMING", "0", 0); // a choice by time is each process's own
+    if (t->settings.canonical) unsetenv("COLLECTIVE_CTAS");     // a choice by what is in flight, the mesh's
     comm_open_device(&t->world);
     const CommJob* job = t->world.job; // knows more than the number of GPUs: a rank may see its own alone
     t->sharing = job && job->ranks_on_gpu ? job->ranks_on_gpu : device_ranks_sharing(t->place.ranks_here);

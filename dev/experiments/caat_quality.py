@@ -4,7 +4,7 @@ r"""Is a CAAT-Net as good at half the traffic? A small Llama, ordinary and with 
     caat_quality.py --data TEXT                               N = 4, three seeds: half a day on two cores
     caat_quality.py --data TEXT --streams 2,8 --steps 1024    others, an eighth of the steps
     caat_quality.py --data TOKENS --streams 8 --seeds 1 --steps 400 --rates 6e-4 \
-        --model '--model gpt2-124M --seq 1024 --micro-batch 16 --global-batch 256'    on a GPU, without a sweep
+        --model '--model llama-130M --vocab 50257 --micro-batch 16 --global-batch 256'    on a GPU, without a sweep
     caat_quality.py --short                                   a tiny model on the headers of the machine; a minute
 
 All configurations have the same 1.67 M parameters (but for --model), tokens (20 a parameter, each once: TEXT has 36 MB

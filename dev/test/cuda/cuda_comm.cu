@@ -331,6 +331,7 @@ static void test_groups(int columns) {
     setenv("COLLECTIVE_CTAS", columns % 2 ? "3" : "", 1);
     Comm in_row = comm_split(&world, row, column, "row", COMM_WIDE),
          in_column = comm_split(&world, column, -row, "column", COMM_NARROW);
+    unsetenv("COLLECTIVE_CTAS");
 #if defined USE_NCCL && !defined __CUDACC__
     check_here((!world.nccl || world.nccl->comm->max_ctas == NCCL_NARROW_CTAS) &&
                    (!in_row.nccl || in_row.nccl->comm->max_ctas == (columns % 2 ? 3 : NCCL_CONFIG_UNDEF_INT)) &&

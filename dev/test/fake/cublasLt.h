@@ -73,7 +73,7 @@ struct FakeOperation {
     uint32_t epilogue;
     void *bias, *aux;
     int64_t aux_ld;
-    int32_t sms; // multiprocessors; -1: all
+    int32_t sms; // multiprocessors; 0: all
 };
 struct FakePreference {
     uint64_t workspace;
@@ -128,7 +128,7 @@ struct FakeState {
     int handles, heuristics, products;    // calls
     int algorithm;                        // of the last product
     uint32_t epilogue;
-    int multiprocessors; // that the last product was told to use; -1: all
+    int multiprocessors; // that the last product was told to use; 0: all
     double clock;        // milliseconds since the start
 };
 inline FakeState fake_cublaslt = {};
@@ -195,7 +195,7 @@ inline cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout,
 }
 inline cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* o, cublasComputeType_t, cudaDataType scale) {
     if (scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
-    *o = new FakeOperation{CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL, NULL, 0, -1};
+    *o = new FakeOperation{CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL, NULL, 0, 0};
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -215,7 +215,9 @@ inline cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t o, cub
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return fake_set(&o->bias, sizeof o->bias, from, size);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return fake_set(&o->aux, sizeof o->aux, from, size);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return fake_set(&o->aux_ld, sizeof o->aux_ld, from, size);
-    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET: return fake_set(&o->sms, sizeof o->sms, from, size);
+    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:
+        if (*(const int32_t*)from < 1) break; // a negative one is refused, and 0 means all
+        return fake_set(&o->sms, sizeof o->sms, from, size);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }

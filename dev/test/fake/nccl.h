@@ -7,11 +7,9 @@ its source (connections, aborts); nothing here depends on comm.h.
 
 Ranks are processes. A communicator is a folder (in $FAKE_NCCL_DIR, /dev/shm or /tmp) whose name is the unique id; a
 message is a file in it, "p2p.FROM.TO.NUMBER", which its receiver removes. A collective is a message of every rank to
-every other one; each computes the result, in the order of the ranks. Each rank holds a lock on a file of its own: when
-the lock is gone, so is the process.
+every other one; each adds in the order of the ranks. A rank holds a lock on a file while it lives.
 
-Where the documentation leaves a choice, the strictest or latest one is taken, so that what would only sometimes go
-wrong with NCCL always does:
+Where the documentation leaves a choice, the strictest or latest is taken: what may go wrong with NCCL does so here:
 
     operations      begin and end in the order of their stream, when somebody waits or asks. What is going to be
                     overwritten is 0xff in every byte from beginning to end

@@ -188,9 +188,9 @@ static void want_norm(Wanted* out, Wanted* mean, Wanted* rstd, const double* x, 
     }
 }
 
-// LayerNorm (layer = true) or RMSNorm of N rows around `offset`.
 static const char* const sum_name[2] = {"norm backward: sum of dx before", "norm backward: sum of dx after"};
 
+// LayerNorm (layer = true) or RMSNorm of N rows around `offset`.
 static void test_norm(bool layer, int N, int C, float offset) {
     const char *forward = layer ? "layernorm_forward" : "rmsnorm_forward", *name = layer ? "layernorm" : "rmsnorm";
     const int64_t n_all = (int64_t)N * C;

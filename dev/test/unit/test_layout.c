@@ -466,9 +466,9 @@ static void test_shared_channels(void) {
     }
 }
 
-// Which gradients tensor ranks have to sum: with sequence parallelism those of norms and positions, in a CAAT-Net those
-// of norms and of biases of row-parallel layers, and always those of key/value heads that are shared; never what only
-// one rank holds.
+// Which gradients tensor ranks have to sum: with sequence parallelism and in a CAAT-Net those of norms and of biases of
+// row-parallel layers, with the first also those of positions, and always those of key/value heads that are shared;
+// never what only one rank holds.
 static bool partial_is_right(const ModelConfig* m, const ParallelConfig* parallel) {
     static const TensorKind kinds[] = {NORM1_W,      NORM1_B,     NORM2_W,    NORM2_B, FINAL_NORM_W,
                                        FINAL_NORM_B, ATTN_PROJ_B, MLP_PROJ_B, WPE};
