@@ -70,36 +70,6 @@ static T* random_array(int64_t n) {
     return device;
 }
 
-// Median milliseconds of run(). tiny: it is run twice, to see that it works.
-template <class Run>
-static double milliseconds(bool tiny, Run run) {
-    const int runs = tiny ? 1 : RUNS, warm_up = tiny ? 1 : WARM_UP;
-    const size_t flush_bytes = tiny ? 256 : (size_t)FLUSH;
-    void* flush = device_malloc(flush_bytes, "bench");
-    cudaEvent_t begin[RUNS], end[RUNS];
-    double times[RUNS];
-    for (int i = 0; i < runs; i++) {
-        cuda_check(cudaEventCreate(&begin[i]), "cudaEventCreate");
-        cuda_check(cudaEventCreate(&end[i]), "cudaEventCreate");
-    }
-    for (int i = -warm_up; i < runs; i++) {
-        device_zero(flush, flush_bytes);
-        if (i >= 0) cuda_check(cudaEventRecord(begin[i], 0), "cudaEventRecord");
-        run();
-        if (i >= 0) cuda_check(cudaEventRecord(end[i], 0), "cudaEventRecord");
-    }
-    device_synchronize();
-    for (int i = 0; i < runs; i++) {
-        float ms = 0;
-        cuda_check(cudaEventElapsedTime(&ms, begin[i], end[i]), "cudaEventElapsedTime");
-        times[i] = ms;
-        cuda_check(cudaEventDestroy(begin[i]), "cudaEventDestroy");
-        cuda_check(cudaEventDestroy(end[i]), "cudaEventDestroy");
-    }
-    device_free(flush, 0);
-    return median_of(times, runs);
-}
-
 // ---- Arrays and times -------------------------------------------------------------------------------------------
 
 // Tokens below V: some are much more frequent than others, as in texts.
@@ -144,8 +114,33 @@ static void arrays_take(Arrays* a, const char* names, int64_t n) {
 
 typedef void (*Work1)(const Arrays*);
 
-static double milliseconds_of(Work1 f, const Arrays* a) {
-    return milliseconds(bench.tiny, [&] { f(a); });
+// Median milliseconds of the work. --tiny: it is done twice, to see that it works.
+static double milliseconds_of(Work1 work, const Arrays* a) {
+    const int runs = bench.tiny ? 1 : RUNS, warm_up = bench.tiny ? 1 : WARM_UP;
+    const size_t flush_bytes = bench.tiny ? 256 : (size_t)FLUSH;
+    void* flush = device_malloc(flush_bytes, "bench");
+    cudaEvent_t begin[RUNS], end[RUNS];
+    double times[RUNS];
+    for (int i = 0; i < runs; i++) {
+        cuda_check(cudaEventCreate(&begin[i]), "cudaEventCreate");
+        cuda_check(cudaEventCreate(&end[i]), "cudaEventCreate");
+    }
+    for (int i = -warm_up; i < runs; i++) {
+        device_zero(flush, flush_bytes);
+        if (i >= 0) cuda_check(cudaEventRecord(begin[i], 0), "cudaEventRecord");
+        work(a);
+        if (i >= 0) cuda_check(cudaEventRecord(end[i], 0), "cudaEventRecord");
+    }
+    device_synchronize();
+    for (int i = 0; i < runs; i++) {
+        float ms = 0;
+        cuda_check(cudaEventElapsedTime(&ms, begin[i], end[i]), "cudaEventElapsedTime");
+        times[i] = ms;
+        cuda_check(cudaEventDestroy(begin[i]), "cudaEventDestroy");
+        cuda_check(cudaEventDestroy(end[i]), "cudaEventDestroy");
+    }
+    device_free(flush, 0);
+    return median_of(times, runs);
 }
 
 // ---- Lines ------------------------------------------------------------------------------------------------------

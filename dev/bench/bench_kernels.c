@@ -124,24 +124,14 @@ static floatX* filled_numbers(int64_t n, float size, uint64_t stream) {
 }
 
 static Buffers fill_buffers(int64_t large) {
-    Buffers f = {filled_numbers(large, 3, 0),
-                 filled_numbers(large, 3, 1),
-                 filled_numbers(P, 3, 2),
-                 filled_numbers(P, 1, 3),
-                 filled_numbers(F, 1, 4),
-                 filled_numbers(F, 1, 5),
-                 filled(max_i64((int64_t)V * C, P), 3, 6),
-                 filled(P, 3, 7),
-                 filled(P, 1, 8),
-                 filled(P, 1, 9),
-                 filled(F, 1, 10),
-                 filled(F, 1, 11),
-                 filled(N, 1, 12),
-                 filled(N, 1, 13),
-                 (int32_t*)checked_malloc(N * sizeof(int32_t), "tokens"),
-                 0,
-                 {},
-                 {}};
+    Buffers f = {};
+    floatX** const numbers[] = {&f.x, &f.y, &f.z, &f.u, &f.w, &f.b};
+    float** const floats[] = {&f.grad, &f.moment1, &f.moment2, &f.master, &f.dw, &f.db, &f.mean, &f.rstd};
+    const int64_t of_numbers[] = {large, large, P, P, F, F},
+                  of_floats[] = {max_i64((int64_t)V * C, P), P, P, P, F, F, N, N};
+    for (int i = 0; i < 6; i++) *numbers[i] = filled_numbers(of_numbers[i], i < 3 ? 3 : 1, (uint64_t)i);
+    for (int i = 0; i < 8; i++) *floats[i] = filled(of_floats[i], i < 2 ? 3 : 1, (uint64_t)(6 + i));
+    f.tokens = (int32_t*)checked_malloc(N * sizeof(int32_t), "tokens");
     const Norm norm = {f.x, f.y, f.mean, f.rstd, f.w, f.b};
     const Targets targets = {f.tokens, 1e-3f};
     f.norm = norm;
