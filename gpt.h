@@ -163,9 +163,9 @@ static void await_sum_and_norm_backward(const Pass* pass, int layer, TensorKind 
     const Stage* stage = pass->stage;
     Activations* acts = pass->acts;
     const Norm n = norm_of(pass, layer, w);
-    NormGradients d = {dgrad_gradient(pass, layer, w), dgrad_gradient(pass, layer, b), NULL, NULL};
-    if (w == NORM2_W) d.before = dgrad_gradient(pass, layer, MLP_PROJ_B);
-    if (w == NORM2_W) d.after = dgrad_gradient(pass, layer, ATTN_PROJ_B);
+    NormGradients d = {vector_gradient(pass, layer, w), vector_gradient(pass, layer, b), NULL, NULL};
+    if (w == NORM2_W) d.before = vector_gradient(pass, layer, MLP_PROJ_B);
+    if (w == NORM2_W) d.after = vector_gradient(pass, layer, ATTN_PROJ_B);
     comm_wait(&acts->sum);
     norms[stage->model.norm].backward(&n, pass->g->dx, d, acts->dnorm, acts->R, stage->model.C);
 }

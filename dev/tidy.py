@@ -20,8 +20,8 @@ RULES = {  # name: (ceiling, a violation as (path, text) for the self-test)
     "includes_down": (0, ("util/a.h", '#include "../model.h"\n')),
     "planner_and_dev": (0, ("trainer/a.h", '#include "../planner/plan.h"\n')),
     "tables": (0, ("docs/a.md", "| a |\n" * 15)),
-    "product_lines": (38199, ("util/a.h", "\n")),  # goal 38,400
-    "test_lines": (35438, ("dev/test/a.sh", "\n")),  # goal: what it takes to see every planted fault
+    "product_lines": (38200, ("util/a.h", "\n")),  # goal 38,400
+    "test_lines": (35439, ("dev/test/a.sh", "\n")),  # goal: what it takes to see every planted fault
 }
 FILE_LINES = {"train_gpt.cu": 380, "gpt.h": 320, "parallel/tensor.h": 230, "parallel/data.h": 160, "comm.h": 370,
               "test_gpt.c": 700, "README.md": 250, "Makefile": 150, "dev/dev.mk": 250}  # and every other file 800

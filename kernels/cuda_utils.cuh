@@ -208,7 +208,8 @@ static inline int* collectives_in_flight(void) {
 static inline int collective_ctas(void) {
     const char* s = getenv("COLLECTIVE_CTAS");
     const int n = s ? atoi(s) : 0;
-    if (s && *s && (n < 1 || n > 64)) die("the environment variable COLLECTIVE_CTAS is %s; it can be 1 to 64", s);
+    if (s && *s && (n < 1 || n > 64 || s[strspn(s, "0123456789")]))
+        die("the environment variable COLLECTIVE_CTAS is %s; it can be 1 to 64", s);
     return n;
 }
 

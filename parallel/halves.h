@@ -55,7 +55,7 @@ static inline void gradients_half(ActivationGrads* half, const Stage* stage, con
                                   const Activations* acts, int i) {
     const int64_t row = (int64_t)i * acts->N / HALVES;
     half->dx = g->dx + row * stage->model.C;
-    half->norms = g->norms;
+    half->vectors = g->vectors;
     for (int l = 0; l < acts->chunk->layers; l++)
         rows_from(&half->layers[l], &g->layers[l], gradient_buffers(stage), row);
 }

@@ -111,7 +111,7 @@ typedef struct {
 typedef struct {
     floatX* dx; // (R, C): the gradient of the residual stream, of the block that the backward pass is at
     LayerGradients* layers;
-    float* norms; // (slices, C), only with --canonical: what DGRAD adds to norms and biases, see dgrad_gradient
+    float* vectors; // (slices, C), only with --canonical: what DGRAD adds to norms and biases, see vector_gradient
 } ActivationGrads;
 
 // A backward pass computes two gradients, which a schedule may order separately (Qi et al. 2024): the input gradient
@@ -287,26 +287,26 @@ static inline LayerGradients* layer_grads(const Pass* pass, int layer) {
 
 // Where DGRAD adds the gradient of a norm, or of a projection's bias. DGRAD may be ahead of WGRAD: with --canonical the
 // gradient waits there for the same micro-batch's WGRAD, so that each leaf has its own. NULL: no such tensor.
-static inline float* dgrad_gradient(const Pass* pass, int layer, TensorKind kind) {
+static inline float* vector_gradient(const Pass* pass, int layer, TensorKind kind) {
     const Layout* layout = &pass->stage->layout;
     const Slice* slice = layout_slice(layout, layer, kind);
-    if (!slice || !pass->g->norms) return gradient(pass->stage, layer, kind);
-    return pass->g->norms + (slice - layout->slices) * pass->stage->model.C;
+    if (!slice || !pass->g->vectors) return gradient(pass->stage, layer, kind);
+    return pass->g->vectors + (slice - layout->slices) * pass->stage->model.C;
 }
 
 // WGRAD: adds what waits there to bucket b.
-static inline void add_dgrad_gradients(const Pass* pass, int b) {
+static inline void add_vector_gradients(const Pass* pass, int b) {
     const int C = pass->stage->model.C;
     const Bucket* bucket = &pass->stage->layout.bucket[b];
-    if (!pass->g->norms || !(pass->computes & WGRAD)) return;
+    if (!pass->g->vectors || !(pass->computes & WGRAD)) return;
     for (int i = bucket->first; i < bucket->first + bucket->slices; i++) {
         const Slice* slice = &pass->stage->layout.slices[i];
-        float* norm = pass->g->norms + (int64_t)i * C;
+        float* vector = pass->g->vectors + (int64_t)i * C;
         if (!slice->tensor.vector || slice_elements(slice) != C)
             continue; // a bias of C numbers that WGRAD makes passes, too: nothing waits for it
         accumulate(grad_bucket(&pass->stage->grads, &pass->stage->layout, b)->gradient + slice->offset - bucket->offset,
-                   norm, C);
-        device_zero(norm, (size_t)C * sizeof(float));
+                   vector, C);
+        device_zero(vector, (size_t)C * sizeof(float));
     }
 }
 
@@ -314,7 +314,7 @@ static inline void add_dgrad_gradients(const Pass* pass, int b) {
 static inline void bucket_ready(const Pass* pass, int b) {
     Stage* stage = pass->stage;
     const Layout* layout = &stage->layout;
-    add_dgrad_gradients(pass, b);
+    add_vector_gradients(pass, b);
     if (!pass->reduce) return;
     start_grad_sync(&stage->grads, stage->groups, layout, b);
     if (stage->grads.hierarchical) start_inter_site_sync_early(&stage->grads, stage->groups, layout, b);
@@ -443,7 +443,7 @@ static inline void take_gradients(Stage* stage, Arena* arena) {
         for (int i = 0; i < stage->gradient_slots[c]; i++) {
             ActivationGrads* g = &stage->act_grads[c][i];
             g->dx = stage->split_backward ? take_values(stage, arena, R * C) : dx;
-            if (stage->layout.parallel.canonical) g->norms = arena_floats(arena, stage->layout.n * C);
+            if (stage->layout.parallel.canonical) g->vectors = arena_floats(arena, stage->layout.n * C);
             for (int l = 0; l < stage->layout.chunk[c].layers; l++) {
                 g->layers[l] = shared;
                 if (stage->split_backward) take_rows(&g->layers[l], gradient_buffers(stage), NULL, arena);

@@ -51,11 +51,11 @@ typedef struct {
     bool gather_overlap; // ZeRO's gather of parameters runs under the next step's first forward pass
     bool send_overlap;   // messages run under computing; else a stage is blocked while its own leave
     bool one_pass_loss;  // the gradient of the logits is made along with the loss
-    bool epilogues;      // biases (and here GELU) are part of products; residuals', and here their biases', of norms
-    bool defers_head;    // the head's weight gradient is made when the pipeline drains
-    int value_bytes;     // an activation or a parameter takes these
-    int gradient_bytes;  // a parameter's gradient takes these, as it is kept and summed
-    int kept, divided;   // bytes of a parameter, its gradients and the optimizer; the latter are divided by ZeRO
+    bool epilogues;   // biases (and here GELU) are part of products; gradients of residuals (here: and biases) of norms
+    bool defers_head; // the head's weight gradient is made when the pipeline drains
+    int value_bytes;  // an activation or a parameter takes these
+    int gradient_bytes; // a parameter's gradient takes these, as it is kept and summed
+    int kept, divided;  // bytes of a parameter, its gradients and the optimizer; the latter are divided by ZeRO
     // Rate of its memory-bound kernels relative to tuned ones (1). 0.75: PyTorch of 2021, and compilers' kernels:
     // torch.compile and Liger reach 2.0 of 3.35 TB/s = 0.60 = 0.75 x 0.80; the gain of fusion in Narayanan et al. 2021,
     // section 5.8, follows from it, too.

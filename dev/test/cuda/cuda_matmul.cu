@@ -663,6 +663,7 @@ static void test_environment() {
     check_child("MATMUL_LIST=0", "environment", 0, "handles 1");
     check_child("MATMUL_TIMING=yes", "environment", 0, "MATMUL_TIMING is yes");
     check_child("COLLECTIVE_CTAS=yes", "beside a sum", 0, "COLLECTIVE_CTAS is yes; it can be 1 to 64");
+    check_child("COLLECTIVE_CTAS=16x", "beside a sum", 0, "COLLECTIVE_CTAS is 16x; it can be 1 to 64");
     check_child("MATMUL_LIST=1", "environment", is_float ? 1 : 3, " (the first 0.0000), ");
     check_child("MATMUL_LIST=1", "shortage", is_float ? 2 : 4, "TFLOP/s, on real operands\n");
     // what cuBLASLt cannot do is said, of each shape once, by rank 0
